@@ -308,58 +308,6 @@ fn other_programs_find_prepared_receives_as_soon_as_they_may_send() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn channels_of_a_group_connect_and_notice_their_peers_end() {
-    let test = begin!();
-    let Some(mut server) = Server::new(&test) else {
-        return;
-    };
-    let addr = server.addr;
-    let pd = server.pd.clone();
-    let mut group = Channel::builder(&pd).timeout(PATIENCE).group(4).unwrap();
-    let mut clients = Vec::new();
-    let mut ids = Vec::new();
-    for _ in 0..4 {
-        let member = thread::scope(|threads| {
-            let client = threads.spawn(move || {
-                patient(&pd_to(addr))
-                    .connect(Peer::cm(addr), PATIENCE)
-                    .unwrap()
-                    .channel
-            });
-            let prepared = group.prepare().unwrap();
-            let member = prepared
-                .accept(&mut server.listener, PATIENCE)
-                .unwrap()
-                .channel;
-            clients.push(client.join().unwrap());
-            member
-        });
-        ids.push(group.join(member).unwrap());
-    }
-    let pool = BufferPool::new(&pd, 64, 4).unwrap();
-    for (client, id) in clients.iter_mut().zip(&ids) {
-        let mut channel = group.channel(*id).unwrap();
-        let ticket = channel.start_receive(pool.take().unwrap()).unwrap();
-        let from = filled(client, 1, 64);
-        client.send(from.gather_element(..).unwrap()).unwrap();
-        assert_eq!(group.wait_success(ticket).unwrap().0.byte_len(), 64);
-    }
-    let mut channel = group.channel(ids[2]).unwrap();
-    channel.start_receive(pool.take().unwrap()).unwrap();
-    drop(clients.remove(2));
-    let ended = bounded(|| group.wait_completed(Some(PATIENCE))).unwrap();
-    assert_eq!(ended.channel, ids[2]);
-    let error = ended.result.unwrap_err();
-    assert_eq!(
-        error.down_reason(),
-        Some(DownReason::PeerClosed),
-        "{error:?}"
-    );
-    assert!(group.channel(ids[1]).unwrap().down_reason().is_none());
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
 fn channel_of_another_device_than_the_address_is_an_error_that_names_both() {
     let test = begin!();
     let Some(server) = Server::new(&test) else {

@@ -7,14 +7,13 @@ use std::time::{Duration, Instant};
 
 use verbs_channel::connect::Connected;
 use verbs_channel::engine::ConnectedMember;
-use verbs_channel::error::Queue;
 #[cfg(feature = "rdmacm")]
 use verbs_channel::verbs_core::rdmacm::Connection;
 use verbs_channel::verbs_core::{
     AccessFlags, AckTimeout, Device, MaxAckRetries, MaxRnrRetries, MemoryRegion, MinRnrTimer,
     ProtectionDomain, ScatterElement, SharedRegion, WorkError,
 };
-use verbs_channel::{Channel, DownReason, Error, PreparedChannel, TransportError};
+use verbs_channel::{Channel, Error, PreparedChannel, TransportError};
 
 use verbs_harness::faults::{self, Within};
 pub(crate) use verbs_harness::pair::pattern;
@@ -215,12 +214,6 @@ pub(crate) fn assert_timed_out<T: Debug>(result: Result<T, TransportError>, chan
         }
         other => panic!("{other:?}"),
     }
-}
-
-/// The reason of a channel whose send, write, read or atomic failed with this status.
-pub(crate) const fn failed_send(error: WorkError) -> DownReason {
-    let queue = Queue::Send;
-    DownReason::Work { queue, error }
 }
 
 /// The status of a failed operation.

@@ -252,28 +252,6 @@ fn peer_that_dies_or_gives_the_reason_in_between_is_an_error_at_once() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn listener_that_never_answers_is_an_error_at_the_deadline_with_its_address() {
-    let _test = begin_iwarp!();
-    let mut at = None;
-    let (error, _) = connecting(PATIENCE / 8, |mut peer| {
-        assert!(peer.run().unwrap().listens);
-        let silent = listener();
-        at = silent.local_addr();
-        peer.exchange.listens_at(at);
-        drop(peer.run());
-        peer.exchange.read_ahead();
-        // The end of the stream.
-        peer.run().unwrap_err();
-    });
-    let text = error.to_string();
-    assert!(
-        text.starts_with(&format!("{} did not answer within", at.unwrap())),
-        "{text}"
-    );
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
 fn another_program_at_the_listener_s_address_is_an_error_that_names_it() {
     let _test = begin_iwarp!();
     for answer in [hello(b"another"), Vec::new()] {

@@ -17,13 +17,11 @@ mod blocking;
 mod brief_clients;
 #[cfg(feature = "rdmacm")]
 mod by_manager;
-mod capacity;
 mod connecting;
 mod datagrams;
 mod endings;
 mod ends;
 mod exhausted;
-mod foreign;
 mod groups;
 #[cfg(feature = "rdmacm")]
 mod iwarp;
@@ -35,7 +33,6 @@ mod opcodes;
 mod over_datagrams;
 mod owned;
 mod owned_chains;
-mod peer_dies;
 mod quick_start;
 mod scoped;
 #[cfg(feature = "rdmacm")]
@@ -44,7 +41,6 @@ mod shared_receives;
 mod strategies;
 mod transfers;
 mod two_hosts;
-mod unpolled;
 mod wire;
 
 use verbs_harness::allocations::Counting;

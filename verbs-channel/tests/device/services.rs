@@ -1,6 +1,6 @@
 //! Datagram endpoints that find each other by `rdma_cm`.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::thread;
 
 use verbs_channel::datagrams::DatagramsConfig;
@@ -8,7 +8,6 @@ use verbs_channel::exchange::ExchangeError;
 use verbs_channel::verbs_core::path::QKey;
 use verbs_channel::verbs_core::rdmacm::{DatagramListener, Message, PrivateData};
 use verbs_channel::{BufferPool, Datagrams, Error, verbs_core};
-use verbs_harness::pair::Side;
 use verbs_harness::{PATIENCE, Test, begin};
 
 use super::by_manager::pd_to;
@@ -142,69 +141,4 @@ fn services_that_are_not_found_are_errors_in_time() {
         panic!("{failure:?}");
     };
     assert_eq!(after, Some(5 * SOON));
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn members_of_a_group_receive_what_is_sent_to_it_until_they_leave() {
-    let test = begin!(iwarp lacks "datagrams");
-    let (here, there) = (Side::here().pd, there());
-    let ips = [&here, &there].map(|pd| verbs_harness::ip(pd.context()));
-    let [Some(from), Some(to)] = ips else {
-        return test.skip("the devices have no IPv4 addresses");
-    };
-    if from == to {
-        return test.skip("there is one device only");
-    }
-    let group = IpAddr::from([239, 1, 2, 4]);
-    let with_key = |pd, qkey| Datagrams::builder(pd).qkey(qkey).build().unwrap();
-    let mut sending = with_key(&here, QKey::RDMA_UDP);
-    let mut member = with_key(&there, QKey::RDMA_UDP);
-    let all = sending.join_cm(from, group, PATIENCE).unwrap();
-    // Twice is once.
-    for _ in 0..2 {
-        assert_eq!(member.join_cm(to, group, PATIENCE).unwrap(), all);
-    }
-    let pool = BufferPool::new(&here, 64, 4).unwrap();
-    let mut sent_and_received = |member: &mut Datagrams, times| {
-        (0..times).find_map(|_| {
-            let hello = pool.take_with(b"all").unwrap().unwrap();
-            sending.send_to(&all, hello).unwrap();
-            assert!(sending.flush(Some(PATIENCE)));
-            // The next path is made anew.
-            sending.forget(&all);
-            // A network may take a moment until it forwards a new group.
-            member.receive_from(Some(SOON)).unwrap()
-        })
-    };
-    match (
-        sent_and_received(&mut member, 20),
-        verbs_harness::drops_multicast(),
-    ) {
-        (None, Some(reason)) => return test.skip(reason),
-        (datagram, _) => assert_eq!(&*datagram.expect("it arrives"), b"all"),
-    }
-    assert!(member.leave_cm(&all).unwrap());
-    assert!(!member.leave_cm(&all).unwrap());
-    while member
-        .receive_from(std::time::Duration::ZERO)
-        .unwrap()
-        .is_some()
-    {}
-    assert!(sent_and_received(&mut member, 2).is_none(), "it has left");
-    // Closing leaves all groups.
-    member.join_cm(to, group, PATIENCE).unwrap();
-    member.close().unwrap();
-
-    // Another device's address, and another key.
-    let failure = error(sending.join_cm(to, group, PATIENCE));
-    assert!(
-        matches!(failure, ExchangeError::OtherDevice { .. }),
-        "{failure:?}"
-    );
-    let other = with_key(&here, QKey::new(7).unwrap()).join_cm(from, group, PATIENCE);
-    let failure = error(other);
-    assert!(matches!(failure, ExchangeError::OtherKey), "{failure:?}");
-    let failure = error(sending.join_cm([192, 0, 2, 1].into(), group, PATIENCE));
-    assert!(matches!(failure, ExchangeError::Manager(_)), "{failure:?}");
 }

@@ -75,31 +75,3 @@ fn notified_wait_sleeps() {
     assert_timed_out(result, &a);
     assert!(busy < wait / 4, "busy for {busy:?} of {wait:?}");
 }
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn the_strategy_can_be_changed_at_any_time() {
-    let _test = begin!();
-    let (mut a, mut b) = pair_of(|pd| with(pd, PollStrategy::Notify { after: 0 }));
-    let (mut c, mut d) = pair_of(|pd| with(pd, PollStrategy::Spin));
-    let strategies = [
-        PollStrategy::Spin,
-        PollStrategy::Notify { after: 0 },
-        PollStrategy::SpinThenYield,
-        PollStrategy::Notify { after: 1000 },
-    ];
-    for strategy in strategies {
-        // The second pair cannot sleep, as it was created to spin. It works nevertheless.
-        for channel in [&mut a, &mut b, &mut c, &mut d] {
-            channel.set_strategy(strategy);
-        }
-        works(&mut a, &mut b, 500);
-        works(&mut d, &mut c, 500);
-    }
-    for channel in [&mut a, &mut c] {
-        channel.set_timeout(Some(SOON));
-        let mut into = zeros(channel, 8);
-        let result = bounded(|| channel.receive(into.scatter_element(..).unwrap()));
-        assert_timed_out(result, channel);
-    }
-}

@@ -237,24 +237,6 @@ fn endpoint_without_room_is_an_error_at_once_and_no_wait() {
 }
 
 #[test]
-fn block_that_was_sent_is_free_in_its_pool() {
-    let (pd, mut datagrams) = endpoint();
-    let pool = BufferPool::new(&pd, 64, 1).unwrap();
-    forget_the_past();
-    for _ in 0..3 {
-        let block = pool.take_with(b"again").unwrap().unwrap();
-        datagrams.send_to(&peer(1), block).unwrap();
-        assert_eq!(pool.available(), 0);
-        succeeds(*posted().last().unwrap());
-        assert!(datagrams.flush(None));
-        assert_eq!(pool.available(), 1);
-    }
-    datagrams.send_to(&peer(1), OwnedBuffer::empty()).unwrap();
-    let empty = with(|library| library.posted.last().unwrap()[0].clone());
-    assert!(empty.list.is_empty());
-}
-
-#[test]
 fn one_handle_is_made_for_each_port_and_the_oldest_goes() {
     let pd = pd();
     let mut datagrams = Datagrams::builder(&pd).max_handles(2).build().unwrap();

@@ -1,9 +1,8 @@
 //! Channels driven by a layer that waits in its own way: no call waits, and no result is missed.
 
 use fake_libibverbs::with;
-use verbs_channel::error::Queue;
 use verbs_channel::verbs_core::verbs_sys::IBV_QPS_ERR;
-use verbs_channel::{Channel, ChannelId, DownReason, Error, TransportError};
+use verbs_channel::{ChannelId, DownReason, Error, TransportError};
 
 use crate::fake_device::{
     called, channel, flushes, group, pd, posted, region, shut_down, succeeds,
@@ -34,26 +33,6 @@ fn nothing_completed_means_that_the_queue_is_empty() {
     let before = polls();
     assert!(channel.next_completed().is_none());
     assert_eq!(polls(), before + 1, "an empty queue is polled once");
-}
-
-#[test]
-fn credits_are_the_room_in_the_queue() {
-    let mut channel = channel();
-    let credits = |channel: &Channel| [Queue::Send, Queue::Receive].map(|q| channel.credits(q));
-    assert_eq!((credits(&channel), channel.is_idle()), ([4, 4], true));
-    for left in (0..4).rev() {
-        let _ticket = channel.start_send(region(&channel)).unwrap();
-        assert_eq!((credits(&channel), channel.is_idle()), ([left, 4], false));
-    }
-    let _ticket = channel.start_receive(region(&channel)).unwrap();
-    assert_eq!(credits(&channel), [0, 3]);
-    let posted = posted();
-    posted[..3].iter().copied().for_each(succeeds);
-    // Credits are returned by the completion, not when the result is taken.
-    assert!(channel.next_completed().is_some());
-    assert_eq!(credits(&channel), [3, 3]);
-    channel.engine_mut().destroy_all(WHY);
-    assert_eq!((credits(&channel), channel.is_idle()), ([4, 4], true));
 }
 
 #[test]

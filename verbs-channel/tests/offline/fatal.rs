@@ -79,13 +79,26 @@ fn every_strategy_notices_a_dead_device() {
         (PollStrategy::Notify { after: 1000 }, "ibv_query_qp"),
         (PollStrategy::Notify { after: 0 }, "ibv_req_notify_cq"),
     ] {
-        let mut channel = connected(Channel::builder(&pd()).strategy(strategy).build().unwrap());
-        let mut into = region(&channel);
-        refuse(refused, 100);
-        let error = bounded(|| channel.receive(into.scatter_element(..).unwrap())).unwrap_err();
-        assert!(error == ENDED, "{strategy:?}");
-        assert_dead(&channel);
-        with(|library| library.refuse.clear());
+        let built = |strategy| {
+            let builder = Channel::builder(&pd()).strategy(strategy);
+            connected(builder.build().unwrap())
+        };
+        // It cannot sleep if it was built to spin, and waits all the same.
+        let mut changed = built(PollStrategy::Spin);
+        changed.set_strategy(strategy);
+        let is_query = refused == "ibv_query_qp";
+        for mut channel in [Some(built(strategy)), is_query.then_some(changed)]
+            .into_iter()
+            .flatten()
+        {
+            let mut into = region(&channel);
+            forget_the_past();
+            refuse(refused, 100);
+            let error = bounded(|| channel.receive(into.scatter_element(..).unwrap())).unwrap_err();
+            assert!(error == ENDED, "{strategy:?}");
+            assert_dead(&channel);
+            with(|library| library.refuse.clear());
+        }
     }
 }
 

@@ -133,29 +133,6 @@ fn unused_since_the_fork(run: impl FnOnce()) {
 }
 
 #[test]
-fn a_manual_scope_in_a_child_aborts_nothing_of_its_parents() {
-    let mut channel = channel();
-    let from = region(&channel);
-    let child = channel.manual_scope(|scope| {
-        let sent = scope.post_send(from.gather_element(..).unwrap()).unwrap();
-        let child = fork_afresh();
-        if child != 0 {
-            succeeds(posted()[0]);
-            sent.spin_poll().unwrap();
-        }
-        Ok::<_, ()>(child)
-    });
-    match child {
-        Ok(child) => wait_for_the_child(child),
-        Err(error) => end_the_child(|| {
-            let aborted = TransportError::Aborted(DownReason::Closed);
-            assert!(matches!(error, ScopeError::AutoPollError(error) if error == aborted));
-            unused_since_the_fork(|| drop((channel, from)));
-        }),
-    }
-}
-
-#[test]
 fn a_transfer_that_unwinds_in_a_child_is_quiesced_there_and_finished_in_the_parent() {
     let mut channel = channel();
     let pool = BufferPool::new(channel.pd(), 64, 6).unwrap();

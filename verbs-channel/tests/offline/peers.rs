@@ -105,22 +105,6 @@ fn all_peers_of_a_group_may_leave_at_once() {
     assert!(bounded(|| group.wait_completed(None)).is_none());
 }
 
-#[test]
-#[cfg_attr(miri, ignore = "Miri has no level-triggered epoll sets")]
-fn descriptor_is_not_watched_after_its_channel_is_closed() {
-    let builder = Channel::builder(&pd()).drain_timeout(DRAIN);
-    let mut group = builder.group(1).unwrap();
-    let (_kept, theirs) = join(&mut group);
-    let first = group.channels().next().unwrap();
-    group.remove(first).unwrap();
-    let (_others, _their_others) = join(&mut group);
-    // The user has a duplicate of the first connection, whose end is not watched any more.
-    drop(theirs);
-    assert!(bounded(|| group.wait_completed(Some(2 * DRAIN))).is_none());
-    let second = group.channels().next().unwrap();
-    assert!(!group.channel(second).unwrap().is_down());
-}
-
 /// A way for a channel to end. Returns what is left of it.
 type End = fn(Channel) -> Option<Channel>;
 

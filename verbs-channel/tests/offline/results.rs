@@ -13,37 +13,6 @@ use crate::fake_device::{ends, forget_the_past, group, join, pd, posted, succeed
 const CLOSED: TransportError = TransportError::Aborted(DownReason::Closed);
 
 #[test]
-fn ticket_is_returned_once_and_its_result_stays_until_it_is_taken() {
-    let pd = pd();
-    let (mut group, ids) = group(&pd, 2);
-    let tickets = [0, 1, 0, 1].map(|number| {
-        let buffer = pd.reg_mr(vec![0_u8; 64]).unwrap();
-        let mut member = group.channel(ids[number]).unwrap();
-        let ticket = member.start_receive(buffer).unwrap();
-        assert_eq!(ticket.channel(), ids[number]);
-        ticket
-    });
-    assert!(
-        group.engine_mut().take(tickets[0]).unwrap().is_none(),
-        "it is in flight"
-    );
-    assert_eq!(polls(), 0, "taking does not poll");
-    posted().into_iter().for_each(succeeds);
-    assert_eq!(group.engine_mut().next_ticket(), Some(tickets[0]));
-    assert_eq!(group.engine_mut().next_ticket(), Some(tickets[1]));
-    // Operations whose ticket was returned are skipped.
-    assert_eq!(group.next_completed().unwrap().ticket, tickets[2]);
-    assert_eq!(group.engine_mut().next_ticket(), Some(tickets[3]));
-    assert!(!group.engine_mut().has_completed());
-    assert!(group.engine_mut().next_ticket().is_none() && group.next_completed().is_none());
-    for ticket in [tickets[3], tickets[0], tickets[1]] {
-        let taken = group.engine_mut().take(ticket).unwrap().unwrap();
-        assert!(taken.ticket == ticket && taken.result.is_ok() && taken.buffer.is_some());
-        assert!(group.engine_mut().take(ticket).is_err(), "it was taken");
-    }
-}
-
-#[test]
 fn untaken_results_have_room_if_slots_were_reserved() {
     let pd = pd();
     let (mut group, ids) = group(&pd, 1);

@@ -2,27 +2,10 @@
 
 use fake_libibverbs::{assert_all_is_well, is_in_flight};
 use verbs_channel::DownReason;
-use verbs_channel::verbs_core::verbs_sys::{
-    IBV_WC_LOC_LEN_ERR, IBV_WC_REM_ACCESS_ERR, IBV_WC_WR_FLUSH_ERR,
-};
+use verbs_channel::verbs_core::verbs_sys::{IBV_WC_LOC_LEN_ERR, IBV_WC_WR_FLUSH_ERR};
 
 use crate::fake_device::{calls, forget_the_past, posted, refuse};
 use crate::shared_receives::{Shared, connected, fails};
-
-#[test]
-fn failed_send_ends_its_channel_only() {
-    let mut shared = Shared::new(8, 4, 2);
-    let (id, qp_num) = shared.channels[0];
-    let block = shared.pool.take().unwrap();
-    let ticket = shared.group.channel(id).unwrap().start_send(block).unwrap();
-    fails(*posted().last().unwrap(), qp_num, IBV_WC_REM_ACCESS_ERR);
-    let end = shared.next();
-    assert_eq!(end.channel, id);
-    assert!(matches!(end.end(), Some(DownReason::Work { .. })));
-    assert!(shared.group.poll(ticket).unwrap().unwrap().result.is_err());
-    shared.arrives(0, 1);
-    assert_eq!(shared.next().channel, shared.channels[1].0);
-}
 
 #[test]
 fn message_longer_than_a_block_ends_its_channel_and_the_block_is_posted_again() {

@@ -377,21 +377,6 @@ fn group_whose_receives_are_rejected_is_not_created() {
 }
 
 #[test]
-fn budget_of_a_group_permits_no_receive_on_a_channel() {
-    let pd = pd();
-    let pool = BufferPool::new(&pd, 64, 4).unwrap();
-    let builder = Channel::builder(&pd).in_flight(8);
-    let mut group = builder.shared_receives(&pool, 2).group(2).unwrap();
-    let (member, qp_num) = connected(&group);
-    let id = group.join(member).unwrap();
-    let mut channel = group.channel(id).unwrap();
-    let rejected = channel.start_receive(pool.take().unwrap());
-    assert_eq!(*rejected.unwrap_err().error(), RejectReason::SharedReceives);
-    receives(posted()[0], qp_num, b"hi");
-    assert_eq!(group.next_message().unwrap().channel, id);
-}
-
-#[test]
 fn a_block_of_another_pool_is_handed_back_even_if_it_would_fit() {
     let mut shared = Shared::new(2, 2, 1);
     let own = shared.next_block();

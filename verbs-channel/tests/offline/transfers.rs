@@ -398,23 +398,6 @@ fn set_waits_for_room_in_the_budget_of_its_group() {
 }
 
 #[test]
-fn other_operations_of_the_channel_keep_their_outcomes() {
-    let mut channel = channel();
-    let pool = BufferPool::new(channel.pd(), 64, 4).unwrap();
-    let own = channel.start_send(pool.take().unwrap()).unwrap();
-    let receive = channel.start_receive(pool.take().unwrap()).unwrap();
-    let mut transfer = writes(channel.id(), &pool, 2);
-    beside_a_device(
-        true,
-        |_, request| request.is_send.then_some(IBV_WC_SUCCESS),
-        || channel.transfer(&mut transfer, None).unwrap(),
-    );
-    assert!(channel.poll(own).unwrap().unwrap().result.is_ok());
-    assert!(channel.poll(receive).unwrap().is_none(), "it is in flight");
-    assert_eq!(transfer.drain().count(), 2);
-}
-
-#[test]
 fn operation_that_cannot_be_posted_is_rejected_and_not_waited_for() {
     let mut channel = channel();
     let pool = BufferPool::new(channel.pd(), 64, 12).unwrap();

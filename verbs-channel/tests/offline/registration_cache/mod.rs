@@ -115,33 +115,6 @@ fn part_is_registered_at_its_first_use_and_found_at_every_other() {
 }
 
 #[test]
-fn least_recently_used_is_evicted_first_when_a_bound_is_reached() {
-    let pd = pd();
-    for cache in [cache(&pd, 3), cache_with(&pd, 100, 3, None)] {
-        let [first, second] = [memory(&cache), memory(&cache)];
-        touch(&first, 0);
-        touch(&second, 0);
-        touch(&first, 1);
-        touch(&first, 0);
-        assert_eq!(registrations(), (3, 0));
-        touch(&first, 2);
-        assert_eq!(registrations(), (1, 1));
-        assert_eq!(
-            (cache.registered_regions(), cache.registered_bytes()),
-            (3, 3 * PART)
-        );
-        // It was the second memory's.
-        [0, 1, 2].iter().for_each(|part| touch(&first, *part));
-        assert_eq!(registrations(), (0, 0));
-        touch(&second, 0);
-        [1, 2].iter().for_each(|part| touch(&first, *part));
-        assert_eq!(registrations(), (1, 1));
-        drop((first, second));
-        registrations();
-    }
-}
-
-#[test]
 fn eviction_makes_room_for_all_of_a_long_range() {
     let pd = pd();
     let cache = cache(&pd, 3);
@@ -226,26 +199,6 @@ fn dropped_memory_is_deregistered_at_once_or_with_its_last_slice() {
     assert_eq!(cache.registered_bytes(), PART, "that of the other memory");
     drop(other.slice(..2 * PART).unwrap());
     drop((cache, other, channel));
-    assert_all_is_well();
-}
-
-#[test]
-fn dropped_cache_keeps_memory_that_is_in_use() {
-    let cache = cache(&pd(), 2);
-    let freed = Arc::default();
-    let pages = pages(&freed);
-    let memory = cache.memory(LEN, move |pd, part| register(&pages, pd, part));
-    let slice = memory.slice(..8).unwrap();
-    drop((cache, memory));
-    assert_eq!(
-        (registrations(), freed.load(Ordering::Relaxed)),
-        ((1, 0), 0)
-    );
-    drop(slice);
-    assert_eq!(
-        (registrations(), freed.load(Ordering::Relaxed)),
-        ((0, 1), 1)
-    );
     assert_all_is_well();
 }
 

@@ -188,47 +188,6 @@ fn memory_stays_registered_while_it_is_leased() {
 }
 
 #[test]
-fn a_closed_channel_has_ended_its_leases_which_return_their_memory() {
-    for kind in [LeaseKind::Window, LeaseKind::Registration] {
-        let mut ends = Ends::new(1, u32::from(kind == LeaseKind::Window));
-        let memory = ends.memory(64);
-        let pd = ends.owner.pd().clone();
-        let lease = ends
-            .owner
-            .lease(memory.slice(8..16).unwrap(), WRITE)
-            .unwrap();
-        assert_eq!(lease.kind(), kind);
-        let forgotten = ends.owner.lease(memory.slice(..8).unwrap(), WRITE);
-        mem::forget(forgotten);
-        drop(mem::replace(&mut ends.owner, Ends::new(2, 0).owner));
-        assert_eq!(lease.end().unwrap().offset(), 8);
-        drop((memory, pd));
-    }
-}
-
-#[test]
-fn a_revoke_that_is_late_aborts_the_channel_and_returns_the_memory() {
-    let mut ends = Ends::new(1, 1);
-    let memory = ends.memory(64);
-    let owner = ends.hosts[0].clone();
-    owner.enter(|| {
-        let lease = ends.owner.lease(memory.slice(..).unwrap(), WRITE).unwrap();
-        // It waits for a receive of the peer, and so does what is posted after it.
-        let hello = ends.owner.pd().reg_mr(vec![1_u8; 8]).unwrap();
-        let _waiting = ends.owner.start_send(hello).unwrap();
-        let remote = lease.remote();
-        ends.owner.set_timeout(Duration::from_millis(5));
-        assert_eq!(ends.owner.revoke(lease).unwrap().len(), 64);
-        let reason = ends.owner.down_reason();
-        assert!(
-            matches!(reason, None | Some(DownReason::TimedOut { .. })),
-            "{reason:?}"
-        );
-        assert!(ends.write(remote, 1).is_err());
-    });
-}
-
-#[test]
 fn a_lease_of_a_full_queue_is_revoked_all_the_same() {
     let mut ends = Ends::new(1, 1);
     let memory = ends.memory(64);

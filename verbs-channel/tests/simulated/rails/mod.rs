@@ -270,18 +270,10 @@ fn moves_all(seed: u8, count: usize) {
 }
 
 #[test]
-fn pages_move_over_two_rails_one_of_which_fails() {
-    (0..8).for_each(|seed| moves_all(seed, 2));
-}
-
-#[test]
-fn pages_move_over_four_rails_one_of_which_fails() {
-    (0..8).for_each(|seed| moves_all(seed, 4));
-}
-
-#[test]
-fn pages_move_over_eight_rails_one_of_which_fails() {
-    (0..8).for_each(|seed| moves_all(seed, 8));
+fn pages_move_over_rails_one_of_which_fails() {
+    for count in [2, 4, 8] {
+        (0..8).for_each(|seed| moves_all(seed, count));
+    }
 }
 
 const fn is_timed_out(error: &TransportError) -> bool {
