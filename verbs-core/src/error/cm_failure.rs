@@ -119,35 +119,3 @@ impl fmt::Display for CmFailure {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn text(event: CmEventType, status: i32) -> String {
-        CmFailure::new(event, status, PrivateData::EMPTY).to_string()
-    }
-
-    #[test]
-    fn failures_say_what_and_why() {
-        assert_eq!(
-            text(CmEventType::REJECTED, 8),
-            "rejected: no program listens at this address and port; is the server started?"
-        );
-        assert_eq!(
-            text(CmEventType::REJECTED, 28),
-            "the peer has rejected the request"
-        );
-        // iWARP's numbers for the same.
-        for (status, same) in [(-libc::ECONNREFUSED, 8), (-libc::ECONNRESET, 28)] {
-            let both = [status, same].map(|status| text(CmEventType::REJECTED, status));
-            assert_eq!(both[0], both[1]);
-        }
-        assert_eq!(text(CmEventType::REJECTED, 5), "rejected (reason 5)");
-        assert!(
-            text(CmEventType::ADDR_ERROR, -libc::ENODEV)
-                .starts_with("address not resolved: No such device")
-        );
-        assert_eq!(text(CmEventType::DEVICE_REMOVAL, 0), "device removal");
-    }
-}

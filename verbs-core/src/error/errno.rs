@@ -98,13 +98,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn post_sign_is_dropped() {
-        assert_eq!(post_errno(0), None);
-        assert_eq!(post_errno(libc::ENOMEM), Some(libc::ENOMEM));
-        assert_eq!(post_errno(-libc::ENOMEM), Some(libc::ENOMEM));
-    }
-
-    #[test]
     fn errno_zero_has_a_text() {
         assert!(io_error(0).to_string().contains("no reason"));
     }

@@ -129,12 +129,6 @@ mod tests {
     }
 
     #[test]
-    fn errno_zero_has_a_text() {
-        let error = from_errno("v", 0);
-        assert_eq!(error.errno(), None);
-    }
-
-    #[test]
     fn counts() {
         assert_eq!(count("v", 3).unwrap(), 3);
         let error = count("v", -isize::try_from(libc::ENOMEM).unwrap()).unwrap_err();

@@ -7,59 +7,10 @@ use verbs_core::device::{EventElement, EventType};
 use verbs_core::error::ErrorKind;
 use verbs_core::work_request::WorkRequest;
 use verbs_core::{
-    CompletionQueue, Error, PollSlot, QueuePair, ReceiveWorkRequest, SendWorkRequest,
-    WorkCompletion,
+    CompletionQueue, PollSlot, QueuePair, ReceiveWorkRequest, SendWorkRequest, WorkCompletion,
 };
 use verbs_harness::pair::{Pair, Side};
-use verbs_harness::{PATIENCE, assert_silent, begin, context, faults, until, wait_for};
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn a_queue_has_at_least_the_room_that_was_asked_for() {
-    let _test = begin!();
-    let context = context();
-    let max = context.query_device().unwrap().max_cqe();
-    for room in [1, 2, 100, max.min(10_000)] {
-        let cq = CompletionQueue::create(&context, room).unwrap();
-        assert!(
-            cq.min_capacity() >= room,
-            "{} for {room}",
-            cq.min_capacity()
-        );
-        cq.close().unwrap();
-    }
-    let error = CompletionQueue::create(&context, max + 1).unwrap_err();
-    let words = format!("cqe {} exceeds this device's {max}", max + 1);
-    assert_eq!((error.kind(), error.to_string()), (ErrorKind::Limit, words));
-    assert!(matches!(
-        CompletionQueue::create(&context, 0),
-        Err(Error::OutOfRange { .. })
-    ));
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn every_completion_vector_works_and_no_other() {
-    let _test = begin!();
-    let context = context();
-    let vectors = context.num_comp_vectors();
-    for comp_vector in 0..vectors {
-        let built = CompletionQueue::builder(&context, 8)
-            .comp_vector(comp_vector)
-            .build();
-        built.unwrap().close().unwrap();
-    }
-    let error = CompletionQueue::builder(&context, 8)
-        .comp_vector(vectors)
-        .build()
-        .unwrap_err();
-    assert!(
-        error
-            .to_string()
-            .starts_with(&format!("comp_vector {vectors}")),
-        "{error}"
-    );
-}
+use verbs_harness::{PATIENCE, assert_silent, begin, faults, until, wait_for};
 
 #[test]
 #[ignore = "needs an RDMA device"]

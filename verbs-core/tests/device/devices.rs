@@ -1,10 +1,11 @@
 //! Devices: how they are found, their attributes, and how they are closed.
 
+use verbs_core::completion::CompletionChannel;
 use verbs_core::device::{Guid, NodeType, TransportType};
 use verbs_core::error::ErrorKind;
 use verbs_core::{CompletionQueue, Context, Device, Error, QueuePair};
 use verbs_harness::iwarp::is_iwarp;
-use verbs_harness::{begin, context, device_name, peer_name, sysfs};
+use verbs_harness::{assert_says, begin, context, device_name, peer_name, sysfs};
 
 #[test]
 #[ignore = "needs an RDMA device"]
@@ -65,37 +66,12 @@ fn limits_are_usable_and_the_extended_attributes_agree() {
     let _test = begin!();
     let context = context();
     let attr = context.query_device().unwrap();
-    for limit in [
-        attr.max_qp(),
-        attr.max_qp_wr(),
-        attr.max_sge(),
-        attr.max_cq(),
-        attr.max_cqe(),
-    ] {
-        assert!(limit > 0, "{attr:?}");
-    }
-    for limit in [
-        attr.max_mr(),
-        attr.max_pd(),
-        attr.max_qp_rd_atom(),
-        attr.max_qp_init_rd_atom(),
-    ] {
-        assert!(limit > 0, "{attr:?}");
-    }
-    assert!(attr.phys_port_cnt() > 0);
+    let counts = [attr.max_qp(), attr.max_cq(), attr.max_cqe(), attr.max_mr()];
+    assert!(!counts.contains(&0) && attr.phys_port_cnt() > 0, "{attr:?}");
     assert!(attr.max_pkeys() > 0 || is_iwarp());
     assert!(attr.max_mr_size() > 1 << 20);
     let extended = context.query_device_ex().unwrap();
-    let base = extended.base();
-    assert_eq!(
-        (base.max_qp(), base.max_qp_wr()),
-        (attr.max_qp(), attr.max_qp_wr())
-    );
-    assert_eq!(
-        (base.node_guid(), base.fw_ver()),
-        (attr.node_guid(), attr.fw_ver())
-    );
-    assert_eq!(base.max_cqe(), attr.max_cqe());
+    assert_eq!(format!("{:?}", extended.base()), format!("{attr:?}"));
 }
 
 #[test]
@@ -142,20 +118,9 @@ fn unknown_device_error_lists_the_devices() {
         "{words}"
     );
     let error = Device::by_guid(Guid::new([0xff; 8])).unwrap_err();
-    assert!(error.to_string().contains(&device_name()), "{error}");
+    assert_says(&error, &device_name());
     let error = Device::by_index(u32::MAX).unwrap_err();
-    assert!(error.to_string().contains(&device_name()), "{error}");
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn one_device_is_opened_many_times() {
-    let _test = begin!();
-    let contexts: Vec<_> = (0..20).map(|_| context()).collect();
-    for context in contexts {
-        context.alloc_pd().unwrap().close().unwrap();
-        context.close().unwrap();
-    }
+    assert_says(&error, &device_name());
 }
 
 #[test]
@@ -167,7 +132,10 @@ fn close_fails_while_objects_are_in_use() {
     assert!(matches!(context.close(), Err(Error::InUse { .. })));
     let pd = clone.alloc_pd().unwrap();
     assert!(matches!(clone.close(), Err(Error::InUse { .. })));
-    let cq = CompletionQueue::create(pd.context(), 8).unwrap();
+    let channel = CompletionChannel::create(pd.context()).unwrap();
+    let cq = CompletionQueue::builder(pd.context(), 8).channel(&channel);
+    let cq = cq.build().unwrap();
+    assert!(matches!(channel.close(), Err(Error::InUse { .. })));
     let mr = pd.reg_mr(vec![0_u8; 8]).unwrap();
     let qp = QueuePair::builder(&pd, &cq, &cq).build().unwrap();
     let queue = cq.clone();
@@ -176,7 +144,9 @@ fn close_fails_while_objects_are_in_use() {
     assert!(matches!(pd.close(), Err(Error::InUse { .. })));
     qp.close().unwrap();
     mr.dereg().unwrap();
+    let channel = queue.channel().unwrap().clone();
     queue.close().unwrap();
+    channel.close().unwrap();
     domain.close().unwrap();
 }
 

@@ -8,10 +8,11 @@ use std::time::Instant;
 use verbs_core::codes::{QpState, WcStatus};
 use verbs_core::work_request::WorkRequest;
 use verbs_core::{
-    AccessFlags, AckTimeout, MaxAckRetries, MaxRnrRetries, MinRnrTimer, QueuePair,
-    ReceiveWorkRequest, RemoteMemoryRegion, SendWorkRequest, WorkError, WriteWorkRequest,
+    AccessFlags, AckTimeout, MaxAckRetries, MaxRnrRetries, MinRnrTimer, PreparedQueuePair,
+    QueuePair, QueuePairEndpoint, ReceiveWorkRequest, RemoteMemoryRegion, SendWorkRequest,
+    WorkError, WriteWorkRequest,
 };
-use verbs_harness::pair::{End, Pair};
+use verbs_harness::pair::{End, Pair, Side};
 use verbs_harness::{begin, faults, wait_for};
 
 const ACK_TIMEOUT: u8 = 12;
@@ -19,15 +20,15 @@ const RETRY_CNT: u8 = 2;
 
 /// A connection whose retries end soon.
 fn impatient() -> Pair {
-    Pair::of(|side| {
-        QueuePair::builder(&side.pd, &side.send_cq, &side.recv_cq)
-            .timeout(AckTimeout::new(ACK_TIMEOUT).unwrap())
-            .retry_cnt(MaxAckRetries::new(RETRY_CNT).unwrap())
-            .rnr_retry(MaxRnrRetries::new(2).unwrap())
-            .min_rnr_timer(MinRnrTimer::new(1).unwrap())
-            .build()
-            .unwrap()
-    })
+    Pair::of(impatient_end)
+}
+
+fn impatient_end(side: &Side) -> PreparedQueuePair {
+    QueuePair::builder(&side.pd, &side.send_cq, &side.recv_cq)
+        .timeout(AckTimeout::new(ACK_TIMEOUT).unwrap())
+        .retry_cnt(MaxAckRetries::new(RETRY_CNT).unwrap())
+        .build()
+        .unwrap()
 }
 
 /// Posts one request, which must fail like this, and be followed by a flush.
@@ -72,45 +73,25 @@ fn without_a_receive_retries_end_with_rnr() {
     }
 }
 
-/// A peer's region that permits some kinds of access, but not the one that is needed.
-struct Rights {
-    access: AccessFlags,
-    right: fn(&RemoteMemoryRegion) -> RemoteMemoryRegion,
-}
-
 #[test]
 #[ignore = "needs an RDMA device"]
 fn memory_without_remote_access_is_not_accessed() {
     let _test = begin!(iwarp lacks "a failed completion of what the peer rejects");
-    let cases = [
-        Rights {
-            access: AccessFlags::REMOTE_READ,
-            right: |region| *region,
-        },
-        // A key of no region.
-        Rights {
-            access: AccessFlags::REMOTE,
-            right: |region| {
-                let rkey = region.rkey() ^ 0x5a;
-                RemoteMemoryRegion::new(region.addr(), region.len(), rkey).unwrap()
-            },
-        },
-        // Past the end, and before the beginning.
-        Rights {
-            access: AccessFlags::REMOTE,
-            right: |region| RemoteMemoryRegion::new(region.addr() + 16, 64, region.rkey()).unwrap(),
-        },
-        Rights {
-            access: AccessFlags::REMOTE,
-            right: |region| RemoteMemoryRegion::new(region.addr() - 8, 64, region.rkey()).unwrap(),
-        },
-    ];
-    for Rights { access, right } in cases {
+    // No right to write, a key of no region, past the end, and before the beginning.
+    for (access, key, offset) in [
+        (AccessFlags::REMOTE_READ, 0, 0),
+        (AccessFlags::REMOTE, 0x5a, 0),
+        (AccessFlags::REMOTE, 0, 16),
+        (AccessFlags::REMOTE, 0, -8),
+    ] {
         let pair = impatient();
         let target = pair.b.given(vec![7_u64; 8], access);
         let from = pair.a.pd().reg_mr(vec![0_u8; 64]).unwrap();
         let mut list = [from.gather_element(..).unwrap()];
-        let request = WriteWorkRequest::new(&mut list, &right(&target.remote())).unwrap();
+        let own = target.remote();
+        let addr = own.addr().wrapping_add_signed(offset);
+        let wrong = RemoteMemoryRegion::new(addr, 64, own.rkey() ^ key).unwrap();
+        let request = WriteWorkRequest::new(&mut list, &wrong).unwrap();
         fails(&pair.a, request, &[WcStatus::REM_ACCESS_ERR]);
         let mut bytes = [0; 64];
         target.read(0, &mut bytes).unwrap();
@@ -164,4 +145,19 @@ fn sends_to_a_destroyed_queue_pair_fail() {
     let error = fails(&a, SendWorkRequest::empty(), &[WcStatus::RETRY_EXC_ERR]);
     let within = faults::retries(start, ACK_TIMEOUT, RETRY_CNT);
     faults::error(faults::CLOSED, "core", &error, within);
+}
+
+/// RC has no handshake of its own: only the first request detects it.
+#[test]
+#[ignore = "needs an RDMA device"]
+fn unassigned_endpoint_connects_and_its_sends_fail() {
+    let _test = begin!(iwarp lacks "connecting without rdma_cm");
+    let side = Side::here();
+    let prepared = impatient_end(&side);
+    let mine = prepared.endpoint();
+    let unassigned = QueuePairEndpoint::builder(0xff_fff0, mine.psn());
+    let unassigned = unassigned.lid(mine.lid()).gid(mine.gid()).build().unwrap();
+    let qp = prepared.handshake(&unassigned).unwrap();
+    let end = End { qp, side };
+    fails(&end, SendWorkRequest::empty(), &[WcStatus::RETRY_EXC_ERR]);
 }

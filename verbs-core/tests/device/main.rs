@@ -10,13 +10,10 @@
 #![expect(unsafe_code, reason = "posts, forks, and looks at processes")]
 
 mod atomics;
-mod chains;
 mod completion_channel;
 mod completion_queue;
 mod datagrams;
 mod devices;
-mod endpoint;
-mod events;
 mod extended;
 mod failures;
 mod lifetime;

@@ -87,24 +87,6 @@ fn read_returns_the_peers_bytes() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn an_inline_write_needs_no_registration() {
-    let _test = begin!();
-    let pair = Pair::new();
-    let target = shared(&pair.b, vec![0; 64]);
-    let bytes_sent = pattern(9, 64);
-    let mut list = [Sge::new(
-        bytes_sent.as_ptr().expose_provenance() as u64,
-        64,
-        0,
-    )];
-    let request = WriteWorkRequest::new(&mut list, &target.remote()).unwrap();
-    pair.a.post_one(request.inline());
-    pair.a.written(&target.remote());
-    assert_eq!(bytes(&target), bytes_sent);
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
 fn a_shared_region_sends_and_receives_too() {
     let _test = begin!();
     let pair = Pair::new();

@@ -5,7 +5,7 @@ use std::fs;
 use verbs_core::codes::{Gid, GidType, LinkLayer, PortState};
 use verbs_core::error::ErrorKind;
 use verbs_harness::iwarp::is_iwarp;
-use verbs_harness::{begin, context, device_name, sysfs};
+use verbs_harness::{assert_says, begin, context, device_name, sysfs};
 
 #[test]
 #[ignore = "needs an RDMA device"]
@@ -124,12 +124,7 @@ fn unknown_port_error_has_the_number_of_ports() {
     for port in [0, ports + 1, 255] {
         let error = context.query_port(port).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotFound);
-        assert!(
-            error
-                .to_string()
-                .ends_with(&format!("has ports 1 to {ports}")),
-            "{error}"
-        );
+        assert_says(&error, &format!("has ports 1 to {ports}"));
         assert_eq!(
             context.gid_table(port).unwrap_err().to_string(),
             error.to_string()

@@ -74,30 +74,6 @@ fn four_threads_post_on_one_queue_pair_while_two_poll() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn threads_make_and_end_objects_of_one_context() {
-    let _test = begin!();
-    let context = verbs_harness::context();
-    thread::scope(|scope| {
-        for _ in 0..4 {
-            scope.spawn(|| {
-                for _ in 0..20 {
-                    let pd = context.alloc_pd().unwrap();
-                    let cq = CompletionQueue::create(&context, 16).unwrap();
-                    let mr = pd.reg_mr(vec![0_u8; 4096]).unwrap();
-                    let qp = QueuePair::builder(&pd, &cq, &cq).build().unwrap();
-                    qp.close().unwrap();
-                    mr.dereg().unwrap();
-                    cq.close().unwrap();
-                    pd.close().unwrap();
-                }
-            });
-        }
-    });
-    context.close().unwrap();
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
 fn data_written_before_a_flag_is_visible_with_the_flag() {
     let _test = begin!(iwarp lacks "an order of writes");
     let pair = Pair::new();

@@ -2,6 +2,7 @@
 
 use fake_libibverbs::{ladder, with};
 use verbs_core::{CompletionQueue, Context, Device, Error, MaxAckRetries, QueuePair};
+use verbs_harness::assert_says;
 
 #[test]
 fn no_device_error_explains_how_to_get_one() {
@@ -34,10 +35,7 @@ fn a_node_that_cannot_be_opened_is_named() {
     for errno in [libc::EACCES, libc::EPERM, libc::ENOENT] {
         with(|library| library.refuse.push(("ibv_open_device", errno)));
         let error = Device::by_name("fake0").unwrap().open().unwrap_err();
-        assert!(
-            error.to_string().contains("/dev/infiniband/uverbs-fake0"),
-            "{error}"
-        );
+        assert_says(&error, "/dev/infiniband/uverbs-fake0");
         // The node is asked itself, and there is none.
         assert_eq!(error.errno(), Some(libc::ENOENT));
     }
@@ -57,12 +55,7 @@ fn the_first_device_with_an_active_port_is_taken() {
     );
     with(|library| library.ports[0].attr.state.0 = 1);
     let error = Context::first_active().unwrap_err();
-    assert!(
-        error
-            .to_string()
-            .starts_with("no port of any device is ACTIVE"),
-        "{error}"
-    );
+    assert_says(&error, "no port of any device is ACTIVE");
 }
 
 #[test]

@@ -11,7 +11,6 @@
 )]
 
 mod chains;
-mod choices;
 mod datagrams;
 mod device;
 mod domains;

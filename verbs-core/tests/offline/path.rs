@@ -1,12 +1,20 @@
-//! Paths that are chosen without a hint, on InfiniBand and on RoCE.
+//! Devices, ports, GIDs, P_Keys and paths that are chosen without a hint: those that can be used.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use fake_libibverbs::{Port, entry, ladder, with};
 use verbs_core::codes::Gid;
 use verbs_core::datagram::DatagramQueuePair;
 use verbs_core::error::ErrorKind;
-use verbs_core::{Error, MaximumTransferUnit, QueuePair, QueuePairEndpoint};
+use verbs_core::path::{DatagramEndpoint, QKey};
+use verbs_core::queue_pair::QueuePairConfig;
+use verbs_core::{
+    Context, Error, MaximumTransferUnit, PacketSequenceNumber, QueuePair, QueuePairEndpoint,
+};
+use verbs_harness::assert_says;
 
-pub(crate) fn chosen() -> Result<QueuePairEndpoint, Error> {
+fn chosen() -> Result<QueuePairEndpoint, Error> {
     let (_, pd, cq) = ladder();
     Ok(QueuePair::builder(&pd, &cq, &cq).build()?.endpoint())
 }
@@ -15,97 +23,85 @@ pub(crate) fn ports(ports: &[Port]) {
     with(|library| library.ports = ports.to_vec());
 }
 
-pub(crate) fn down(mut port: Port) -> Port {
+fn down(mut port: Port) -> Port {
     port.attr.state.0 = 1;
     port
 }
 
 #[test]
-fn the_first_active_port_is_taken() {
-    let roce = || Port::roce(&["fe80::1", "", "::ffff:10.0.0.1"]);
-    ports(&[down(roce()), roce(), roce()]);
-    assert_eq!(chosen().unwrap().port_num(), 2);
-    ports(&[down(roce()), down(roce())]);
-    let error = chosen().unwrap_err();
-    assert!(
-        error.to_string().starts_with("no port of fake0 is ACTIVE"),
-        "{error}"
-    );
-}
-
-#[test]
-fn on_ethernet_the_gid_with_the_largest_scope_is_taken() {
-    ports(&[Port::roce(&[
-        "fe80::1",
-        "",
-        "",
-        "::ffff:10.0.0.1",
-        "2001:db8::1",
-    ])]);
-    let endpoint = chosen().unwrap();
-    assert_eq!(endpoint.gid_index(), 3);
-    assert_eq!(endpoint.gid().unwrap().to_string(), "::ffff:10.0.0.1");
-    assert_eq!(endpoint.path_mtu(), MaximumTransferUnit::Mtu1024);
+fn the_best_port_and_gid_are_chosen() {
+    let (ipv4, ipv6, local) = ("::ffff:10.0.0.1", "2001:db8::1", "fe80::1");
+    let roce = || Port::roce(&[local, "", ipv4]);
     // RoCE v1 comes before v2 in the tables of most devices.
-    let mut port = Port::roce(&[]);
-    port.gids = vec![
-        entry("::ffff:10.0.0.1", 0, 1),
-        entry("fe80::1", 1, 2),
-        entry("::ffff:10.0.0.1", 5, 2),
+    let mut of_both_versions = Port::roce(&[]);
+    of_both_versions.gids = vec![entry(ipv4, 0, 1), entry(local, 1, 2), entry(ipv4, 5, 2)];
+    // A queue pair has 8 bits for the index.
+    let mut wide = Port::roce(&[]);
+    wide.attr.gid_tbl_len = 1024;
+    wide.gids = vec![entry(local, 255, 2), entry(ipv4, 256, 2)];
+    let mut cases = vec![
+        (vec![down(roce()), roce(), roce()], (2, 2)),
+        (vec![Port::roce(&[]), down(roce()), roce()], (3, 2)),
+        (vec![Port::roce(&[local, "", "", ipv4, ipv6])], (1, 3)),
+        (vec![Port::roce(&[local, ipv4, ipv6])], (1, 1)),
+        (vec![Port::roce(&[ipv6, local, ipv4])], (1, 2)),
+        (vec![of_both_versions], (1, 5)),
+        (vec![wide], (1, 255)),
     ];
-    ports(&[port]);
-    assert_eq!(chosen().unwrap().gid_index(), 5);
+    // An address that leads nowhere else is the last choice, also if it is of IPv4.
+    for confined in ["::ffff:169.254.3.4", "::ffff:127.0.0.1", "::1", local] {
+        cases.push((vec![Port::roce(&[confined, ipv6])], (1, 1)));
+    }
+    for (case, (given, expected)) in cases.into_iter().enumerate() {
+        ports(&given);
+        let endpoint = chosen().unwrap();
+        let found = (endpoint.port_num(), endpoint.gid_index());
+        assert_eq!(found, expected, "case {case}");
+        assert_eq!(endpoint.path_mtu(), MaximumTransferUnit::Mtu1024);
+    }
+    // The port with the GID that was asked for.
+    ports(&[Port::roce(&[local]), roce()]);
+    let (_, pd, cq) = ladder();
+    let builder = QueuePair::builder(&pd, &cq, &cq).gid_index(2);
+    assert_eq!(builder.build().unwrap().endpoint().port_num(), 2);
 }
 
 #[test]
-fn gids_that_no_queue_pair_can_use_are_left_out() {
-    let mut port = Port::roce(&[]);
-    port.attr.gid_tbl_len = 1024;
-    port.gids = vec![entry("fe80::1", 255, 2), entry("::ffff:10.0.0.1", 256, 2)];
-    ports(&[port]);
-    assert_eq!(chosen().unwrap().gid_index(), 255);
-    let (context, ..) = ladder();
-    assert_eq!(context.gid_table(1).unwrap().len(), 1);
-}
-
-#[test]
-fn on_ethernet_there_must_be_a_gid() {
-    ports(&[Port::roce(&[])]);
-    let error = chosen().unwrap_err();
-    assert!(matches!(error, Error::NoGid { port: 1 }), "{error}");
+fn without_an_active_port_or_a_gid_the_error_has_what_to_mend() {
+    let roce = || Port::roce(&["fe80::1"]);
+    ports(&[down(roce()), down(roce())]);
+    assert_says(&chosen().unwrap_err(), "no port of fake0 is ACTIVE");
     // All zeros is a hole, even if the driver lists it.
-    ports(&[Port::roce(&["::"])]);
-    assert!(matches!(chosen().unwrap_err(), Error::NoGid { port: 1 }));
+    for (given, number) in [
+        (vec![Port::roce(&[])], 1),
+        (vec![Port::roce(&["::"])], 1),
+        (vec![down(roce()), Port::roce(&[])], 2),
+    ] {
+        ports(&given);
+        let error = chosen().unwrap_err();
+        assert!(
+            matches!(error, Error::NoGid { port } if port == number),
+            "{error}"
+        );
+    }
 }
 
 #[test]
-fn on_infiniband_the_lid_is_enough() {
-    ports(&[Port::infiniband(17)]);
-    let (_, pd, cq) = ladder();
-    let qp = QueuePair::builder(&pd, &cq, &cq).build().unwrap();
-    let endpoint = qp.endpoint();
-    assert_eq!((endpoint.lid(), endpoint.gid()), (17, None));
-    assert_eq!(endpoint.path_mtu(), MaximumTransferUnit::Mtu4096);
-    drop(qp.handshake(&endpoint).unwrap());
-    let av = with(|library| library.modified[2].0.ah_attr);
-    assert_eq!((av.is_global, av.dlid), (0, 17));
-}
-
-#[test]
-fn infiniband_port_that_requires_a_grh_gets_one() {
-    let mut port = Port::infiniband(17);
-    port.attr.flags = 1;
-    ports(&[port]);
-    let (_, pd, cq) = ladder();
-    let qp = QueuePair::builder(&pd, &cq, &cq).build().unwrap();
-    let endpoint = qp.endpoint();
-    assert_eq!(
-        (endpoint.lid(), endpoint.gid().unwrap().to_string()),
-        (17, "fe80::2".into())
-    );
-    drop(qp.handshake(&endpoint).unwrap());
-    let av = with(|library| library.modified[2].0.ah_attr);
-    assert_eq!((av.is_global, av.dlid), (1, 17));
+fn on_infiniband_the_lid_is_enough_unless_the_port_requires_a_grh() {
+    for (flags, gid) in [(0, None), (1, Some("fe80::2".parse::<Gid>().unwrap()))] {
+        let mut port = Port::infiniband(17);
+        port.attr.flags = flags;
+        ports(&[port]);
+        let (_, pd, cq) = ladder();
+        let qp = QueuePair::builder(&pd, &cq, &cq).build().unwrap();
+        let endpoint = qp.endpoint();
+        assert_eq!((endpoint.lid(), endpoint.gid()), (17, gid));
+        assert_eq!(endpoint.path_mtu(), MaximumTransferUnit::Mtu4096);
+        with(|library| library.modified.clear());
+        drop(qp.handshake(&endpoint).unwrap());
+        let av = with(|library| library.modified[0].0.ah_attr);
+        assert_eq!((av.is_global, av.dlid), (flags, 17));
+    }
 }
 
 #[test]
@@ -206,5 +202,80 @@ fn the_longest_message_is_the_limit_of_the_port_that_was_chosen() {
         // It is asked for anew when the queue pair is prepared anew.
         ports(&[down(port(77)), port(4096)]);
         assert_eq!(qp.reset().unwrap().max_msg_sz(), 4096);
+    }
+}
+
+#[test]
+fn a_device_without_a_gid_is_taken_only_if_there_is_no_other() {
+    ports(&[Port::roce(&[]), Port::roce(&[])]);
+    assert_eq!(Context::first_active().unwrap().device().name(), "fake0");
+    // All devices of this library have the same ports, which get a GID when the second device is opened.
+    let opened = AtomicUsize::new(0);
+    let before = move |verb: &str, _| {
+        if verb == "ibv_open_device" && opened.fetch_add(1, Ordering::Relaxed) == 1 {
+            ports(&[Port::roce(&["fe80::1"])]);
+        }
+    };
+    with(|library| library.before = Some(Arc::new(before)));
+    assert_eq!(Context::first_active().unwrap().device().name(), "fake1");
+}
+
+#[test]
+fn path_to_a_peer_starts_at_a_gid_of_the_same_kind() {
+    let mut port = Port::roce(&["::ffff:10.0.0.1", "fe80::1", "2001:db8::1"]);
+    // RoCE v1 has other packets.
+    port.gids.push(entry("2001:db8::1", 3, 1));
+    ports(&[port]);
+    let psn = PacketSequenceNumber::MAX;
+    for (peer, index) in [("::ffff:10.0.0.9", 0), ("2001:db8::9", 2), ("fe80::9", 2)] {
+        let gid: Gid = peer.parse().unwrap();
+        let remote = QueuePairEndpoint::builder(5, psn).gid(gid).build().unwrap();
+        let (_, pd, cq) = ladder();
+        let handshake = |config: QueuePairConfig| {
+            with(|library| library.modified.clear());
+            let qp = config.build().unwrap().handshake(&remote).unwrap();
+            let av = with(|library| library.modified[2].0.ah_attr);
+            assert_eq!(qp.endpoint().gid_index(), av.grh.sgid_index);
+            av.grh.sgid_index
+        };
+        let builder = || QueuePair::builder(&pd, &cq, &cq);
+        assert_eq!(handshake(builder().config()), index, "{peer}");
+        assert_eq!(handshake(builder().gid_index(1).config()), 1, "it was set");
+
+        let datagrams = DatagramQueuePair::builder(&pd, &cq, &cq).build().unwrap();
+        let remote = DatagramEndpoint::builder(5, QKey::new(7).unwrap())
+            .gid(gid)
+            .build();
+        let path = datagrams.path_to(&remote.unwrap()).unwrap();
+        assert_eq!(path.as_raw().grh.sgid_index, index, "{peer}");
+    }
+}
+
+#[test]
+fn the_first_pkey_with_full_membership_is_taken() {
+    let chosen = || {
+        let (_, pd, cq) = ladder();
+        with(|library| library.modified.clear());
+        let qp = QueuePair::builder(&pd, &cq, &cq).build().unwrap();
+        let datagrams = DatagramQueuePair::builder(&pd, &cq, &cq).build().unwrap();
+        let inits = with(|library| [1, 3].map(|init| library.modified[init].0.pkey_index));
+        drop((qp, datagrams));
+        assert_eq!(inits[0], inits[1]);
+        inits[0]
+    };
+    for (pkeys, index) in [
+        (vec![0xffff, 0x8001], 0),
+        // A limited member reaches full members only; 0 and 0x8000 are no partition.
+        (vec![0x7fff, 0x8001], 1),
+        (vec![0, 0x8000, 0x7fff, 0xffff], 3),
+        (vec![0, 0x7fff, 0x0001], 1),
+        (vec![0, 0], 0),
+        (vec![], 0),
+    ] {
+        let mut port = Port::infiniband(17);
+        port.attr.pkey_tbl_len = 4;
+        port.pkeys = pkeys;
+        ports(&[port]);
+        assert_eq!(chosen(), index);
     }
 }

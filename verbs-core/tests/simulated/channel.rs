@@ -6,6 +6,7 @@ use std::os::fd::{AsRawFd as _, BorrowedFd};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use soft_verbs::Fabric;
 use verbs_core::completion::CompletionChannel;
 use verbs_core::error::ErrorKind;
 use verbs_core::verbs_sys::ibv_destroy_cq;
@@ -130,6 +131,28 @@ fn event_keeps_no_queue_alive_and_identifies_no_later_queue() {
         drop(later);
         channel.close().unwrap();
         assert!(clone.req_notify(false).is_err());
+    });
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "there, time is real")]
+fn waiting_ends_with_its_time() {
+    let fabric = Fabric::seeded(1);
+    fabric.host("a").enter(|| {
+        let (context, ..) = ladder();
+        let channel = CompletionChannel::create(&context).unwrap();
+        let cq = on(&channel);
+        cq.req_notify(false).unwrap();
+        for timeout in [Duration::ZERO, Duration::from_millis(100)] {
+            // Reading the clock takes some virtual time.
+            let within = timeout..timeout + Duration::from_millis(1);
+            let start = fabric.now();
+            assert!(channel.get_cq_event(Some(timeout)).unwrap().is_none());
+            assert!(within.contains(&(fabric.now() - start)));
+            let start = fabric.now();
+            assert!(context.get_async_event(Some(timeout)).unwrap().is_none());
+            assert!(within.contains(&(fabric.now() - start)));
+        }
     });
 }
 

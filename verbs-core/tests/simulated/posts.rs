@@ -7,7 +7,7 @@ use verbs_core::memory::Sge;
 use verbs_core::{
     Error, PollSlot, QueuePair, QueuePairEndpoint, ReceiveWorkRequest, SendWorkRequest,
 };
-use verbs_harness::faults;
+use verbs_harness::{assert_says, faults};
 
 use super::{connected, ladder, on_host, prepared};
 
@@ -42,7 +42,7 @@ fn requests_before_the_bad_one_are_in_flight() {
                 assert_eq!(error.posted(), at);
                 assert_eq!(error.errno(), Some(libc::EINVAL));
                 let words = format!("rejected request {} of", at + 1);
-                assert!(error.to_string().contains(&words), "{error}");
+                assert_says(&error, &words);
             }
             assert_eq!(qp.send_cq().poll(&mut slots).unwrap().len(), 2 * at);
         }
@@ -75,7 +75,7 @@ fn bad_wr_with_return_value_0_is_an_error() {
             host.refuse_after(2, verb, 0);
             let error = post(&qp, 3, vec![]).unwrap_err();
             assert_eq!((error.posted(), error.errno()), (2, None));
-            assert!(error.to_string().contains("no reason"), "{error}");
+            assert_says(&error, "no reason");
         }
     });
 }
@@ -92,7 +92,7 @@ fn too_many_elements_have_their_own_error() {
                 host.refuse(verb, ret);
                 let error = post(&qp, 1, elements.clone()).unwrap_err();
                 let words = format!("{count} elements exceed");
-                assert!(error.to_string().contains(&words), "{error}");
+                assert_says(&error, &words);
                 assert!(!error.is_full());
             }
         }
@@ -191,7 +191,7 @@ fn a_poll_that_fails_is_an_error_with_the_driver_s_code() {
                 faults::error(faults::UNPOLLED, "core", &error, faults::at_once(start));
             }
             assert_eq!(error.code(), code);
-            assert!(error.to_string().contains(&code.to_string()), "{error}");
+            assert_says(&error, &code.to_string());
             // -2 is the driver's own number, not ENOENT.
             let error = Error::from(error);
             assert_eq!((error.errno(), error.kind()), (None, ErrorKind::Other));

@@ -8,17 +8,11 @@ use soft_verbs::{Fabric, Host};
 use verbs_core::codes::QpState;
 use verbs_core::error::ErrorKind;
 use verbs_core::rdmacm::{
-    AddrResolved, CmFailure, ConnectRequest, Connected, Connector, Listener, MulticastGroup,
-    Pending, RouteResolved,
-};
-use verbs_core::verbs_sys::{
-    RDMA_CM_EVENT_ADDR_CHANGE, RDMA_CM_EVENT_ADDR_ERROR, RDMA_CM_EVENT_ADDR_RESOLVED,
-    RDMA_CM_EVENT_CONNECT_ERROR, RDMA_CM_EVENT_CONNECT_RESPONSE, RDMA_CM_EVENT_DEVICE_REMOVAL,
-    RDMA_CM_EVENT_DISCONNECTED, RDMA_CM_EVENT_ESTABLISHED, RDMA_CM_EVENT_MULTICAST_ERROR,
-    RDMA_CM_EVENT_REJECTED, RDMA_CM_EVENT_ROUTE_ERROR, RDMA_CM_EVENT_TIMEWAIT_EXIT,
-    RDMA_CM_EVENT_UNREACHABLE, rdma_cm_event_type,
+    AddrResolved, CmEventType as Event, CmFailure, ConnectRequest, Connected, Connector, Listener,
+    MulticastGroup, Pending, RouteResolved, Step,
 };
 use verbs_core::{Device, Error, QueuePair};
+use verbs_harness::assert_says;
 #[cfg(not(miri))]
 use verbs_harness::child::{fork, in_the_child};
 
@@ -26,7 +20,7 @@ use super::{on, prepared};
 
 const NOW: Option<Duration> = Some(Duration::ZERO);
 const SECOND: Duration = Duration::from_secs(1);
-const UNKNOWN: rdma_cm_event_type = rdma_cm_event_type(99);
+const UNKNOWN: Event = Event::from_raw(99);
 
 /// Runs a test on a host whose peer is another. Neither has an identifier afterwards.
 fn on_hosts(test: impl FnOnce(&Host, &Peer)) {
@@ -57,14 +51,9 @@ impl Peer {
     }
 }
 
-/// An event that arrives.
-#[derive(Clone, Copy)]
-struct Arrival(rdma_cm_event_type, i32);
-
-impl Arrival {
-    fn at(self, host: &Host) {
-        host.cm_event(self.0.0, self.1, b"\x03why");
-    }
+/// An event with this status arrives.
+fn arrives(host: &Host, event: Event, status: i32) {
+    host.cm_event(event.as_raw(), status, b"\x03why");
 }
 
 fn resolving() -> Pending<AddrResolved> {
@@ -109,95 +98,97 @@ fn failure<T: Debug>(result: Result<T, Error>, host: &Host) -> CmFailure {
 #[test]
 fn every_failure_of_a_step_is_an_error_with_its_reason() {
     let (enodev, timed_out) = (-libc::ENODEV, -libc::ETIMEDOUT);
-    let addresses = [
+    let refused = -libc::ECONNREFUSED;
+    type Case = (Event, i32, &'static str);
+    let address: [Case; 4] = [
         (
-            Arrival(RDMA_CM_EVENT_ADDR_ERROR, enodev),
+            Event::ADDR_ERROR,
+            enodev,
             "address not resolved: No such device",
         ),
         (
-            Arrival(RDMA_CM_EVENT_ADDR_RESOLVED, enodev),
+            Event::ADDR_RESOLVED,
+            enodev,
             "address resolved: No such device",
         ),
-        (Arrival(RDMA_CM_EVENT_DEVICE_REMOVAL, 0), "device removal"),
-        (Arrival(UNKNOWN, 0), "99"),
+        (Event::DEVICE_REMOVAL, 0, "device removal"),
+        (UNKNOWN, 0, "99"),
     ];
-    let routes = [
+    let route: [Case; 2] = [
         (
-            Arrival(RDMA_CM_EVENT_ROUTE_ERROR, timed_out),
+            Event::ROUTE_ERROR,
+            timed_out,
             "route not resolved: Connection timed out",
         ),
-        (Arrival(RDMA_CM_EVENT_ADDR_RESOLVED, 0), "address resolved"),
+        (Event::ADDR_RESOLVED, 0, "address resolved"),
     ];
-    let connections = [
+    let connection: [Case; 14] = [
         (
-            Arrival(RDMA_CM_EVENT_CONNECT_RESPONSE, enodev),
+            Event::CONNECT_RESPONSE,
+            enodev,
             "connect response: No such device",
         ),
+        (Event::ESTABLISHED, enodev, "established: No such device"),
         (
-            Arrival(RDMA_CM_EVENT_ESTABLISHED, enodev),
-            "established: No such device",
-        ),
-        (
-            Arrival(RDMA_CM_EVENT_UNREACHABLE, timed_out),
+            Event::UNREACHABLE,
+            timed_out,
             "unreachable: Connection timed out",
         ),
         (
-            Arrival(RDMA_CM_EVENT_CONNECT_ERROR, enodev),
+            Event::CONNECT_ERROR,
+            enodev,
             "connect error: No such device",
         ),
-        (Arrival(RDMA_CM_EVENT_REJECTED, 4), "the peer has given up"),
-        (Arrival(RDMA_CM_EVENT_REJECTED, 5), "rejected (reason 5)"),
+        (Event::REJECTED, 4, "the peer has given up"),
+        (Event::REJECTED, 5, "rejected (reason 5)"),
+        (Event::REJECTED, 8, "rejected: no program listens"),
+        (Event::REJECTED, refused, "rejected: no program listens"),
         (
-            Arrival(RDMA_CM_EVENT_REJECTED, 8),
-            "rejected: no program listens",
-        ),
-        (
-            Arrival(RDMA_CM_EVENT_REJECTED, -libc::ECONNREFUSED),
-            "rejected: no program listens",
-        ),
-        (
-            Arrival(RDMA_CM_EVENT_REJECTED, 10),
+            Event::REJECTED,
+            10,
             "rejected: the peer still has a connection",
         ),
+        (Event::REJECTED, 28, "the peer has rejected the request"),
         (
-            Arrival(RDMA_CM_EVENT_REJECTED, 28),
+            Event::REJECTED,
+            -libc::ECONNRESET,
             "the peer has rejected the request",
         ),
-        (
-            Arrival(RDMA_CM_EVENT_DISCONNECTED, 0),
-            "the peer has given up",
-        ),
-        (Arrival(RDMA_CM_EVENT_DEVICE_REMOVAL, 0), "device removal"),
-        (Arrival(UNKNOWN, 7), "(reason 7)"),
+        (Event::DISCONNECTED, 0, "the peer has given up"),
+        (Event::DEVICE_REMOVAL, 0, "device removal"),
+        (UNKNOWN, 7, "(reason 7)"),
+    ];
+    let group: [Case; 1] = [(Event::MULTICAST_ERROR, timed_out, "")];
+    let steps: [(&[Case], Ends); 4] = [
+        (&address, |event| failing(resolving(), event)),
+        (&route, |event| failing(routing(), event)),
+        (&connection, |event| failing(connecting(), event)),
+        (&group, |event| failing(joining(), event)),
     ];
     on_hosts(|host, _| {
-        let check = |failure: CmFailure, arrival: Arrival, text: &str| {
-            let shown = failure.to_string();
-            let is_begin = shown.starts_with(text) || arrival.0 == UNKNOWN;
-            assert!(is_begin && shown.contains(text), "{shown}");
-            let event = (failure.event().as_raw(), failure.status());
-            assert_eq!(event, (arrival.0.0, arrival.1));
-            assert_eq!(failure.private_data().message(), Some(&b"why"[..]));
-        };
-        for (arrival, text) in addresses {
-            let step = resolving();
-            arrival.at(host);
-            check(failure(step.wait(NOW), host), arrival, text);
+        for (cases, fails) in steps {
+            for (event, status, text) in cases {
+                let failure = fails((host, *event, *status));
+                let shown = failure.to_string();
+                let is_begin = shown.starts_with(text) || *event == UNKNOWN;
+                assert!(is_begin && shown.contains(text), "{shown}");
+                assert_eq!((failure.event(), failure.status()), (*event, *status));
+                let why = (!text.is_empty()).then_some(&b"why"[..]);
+                assert_eq!(failure.private_data().message(), why);
+            }
         }
-        for (arrival, text) in routes {
-            let step = routing();
-            arrival.at(host);
-            check(failure(step.wait(NOW), host), arrival, text);
-        }
-        for (arrival, text) in connections {
-            let step = connecting();
-            arrival.at(host);
-            check(failure(step.wait(NOW), host), arrival, text);
-        }
-        let step = joining();
-        Arrival(RDMA_CM_EVENT_MULTICAST_ERROR, timed_out).at(host);
-        assert_eq!(failure(step.wait(NOW), host).status(), timed_out);
     });
+}
+
+type Ends = fn((&Host, Event, i32)) -> CmFailure;
+
+/// The failure of a step after this event.
+fn failing<T: Debug + Step>(
+    step: Pending<T>,
+    (host, event, status): (&Host, Event, i32),
+) -> CmFailure {
+    arrives(host, event, status);
+    failure(step.wait(NOW), host)
 }
 
 fn joining() -> Pending<MulticastGroup> {
@@ -208,20 +199,19 @@ fn joining() -> Pending<MulticastGroup> {
 #[test]
 fn hint_that_an_address_has_changed_ends_nothing() {
     on_hosts(|host, peer| {
-        let hint = Arrival(RDMA_CM_EVENT_ADDR_CHANGE, 0);
         let mut listener = peer.listener();
         let mut step = connecting();
-        hint.at(host);
+        arrives(host, Event::ADDR_CHANGE, 0);
         assert!(step.poll().unwrap().is_none());
         let request = peer.request(&mut listener);
         let _answers = peer.accept(request).unwrap();
         let mut end = step.wait(Some(SECOND)).unwrap();
-        for hint in [hint, Arrival(UNKNOWN, 0), Arrival(UNKNOWN, -1)] {
-            hint.at(host);
+        for (hint, status) in [(Event::ADDR_CHANGE, 0), (UNKNOWN, 0), (UNKNOWN, -1)] {
+            arrives(host, hint, status);
             assert!(!end.connection.poll_disconnected().unwrap());
         }
-        for hint in [hint, Arrival(UNKNOWN, 3)] {
-            hint.at(&peer.0);
+        for (hint, status) in [(Event::ADDR_CHANGE, 0), (UNKNOWN, 3)] {
+            arrives(&peer.0, hint, status);
             assert!(listener.poll_request().unwrap().is_none());
         }
     });
@@ -232,23 +222,23 @@ fn every_event_that_ends_a_connection_is_its_end() {
     on_hosts(|host, peer| {
         let mut listener = peer.listener();
         for event in [
-            RDMA_CM_EVENT_DISCONNECTED,
-            RDMA_CM_EVENT_DEVICE_REMOVAL,
-            RDMA_CM_EVENT_TIMEWAIT_EXIT,
-            RDMA_CM_EVENT_CONNECT_ERROR,
-            RDMA_CM_EVENT_REJECTED,
+            Event::DISCONNECTED,
+            Event::DEVICE_REMOVAL,
+            Event::TIMEWAIT_EXIT,
+            Event::CONNECT_ERROR,
+            Event::REJECTED,
         ] {
             let [mut ours, _theirs] = connected(peer, &mut listener);
             assert!(!ours.connection.wait_disconnected(NOW).unwrap());
-            Arrival(event, 0).at(host);
+            arrives(host, event, 0);
             assert!(ours.connection.wait_disconnected(NOW).unwrap());
             // One more comes later, which need not be taken.
-            Arrival(RDMA_CM_EVENT_TIMEWAIT_EXIT, 0).at(host);
+            arrives(host, Event::TIMEWAIT_EXIT, 0);
             assert!(ours.connection.poll_disconnected().unwrap());
             let state = ours.queue_pair.query().unwrap().qp_state();
             assert_eq!(state, QpState::RTS);
         }
-        Arrival(RDMA_CM_EVENT_DEVICE_REMOVAL, 0).at(&peer.0);
+        arrives(&peer.0, Event::DEVICE_REMOVAL, 0);
         let error = listener.poll_request().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::ConnectionManager, "{error}");
     });
@@ -358,25 +348,18 @@ fn steps_that_are_abandoned_leave_nothing() {
 
 #[test]
 fn accepted_peer_that_does_not_establish_is_an_error() {
-    for (arrival, text) in [
-        (Arrival(RDMA_CM_EVENT_REJECTED, 28), "rejected the request"),
-        (
-            Arrival(RDMA_CM_EVENT_UNREACHABLE, -libc::ETIMEDOUT),
-            "timed out",
-        ),
-        (
-            Arrival(RDMA_CM_EVENT_CONNECT_RESPONSE, 0),
-            "connect response",
-        ),
+    for (event, status, text) in [
+        (Event::REJECTED, 28, "rejected the request"),
+        (Event::UNREACHABLE, -libc::ETIMEDOUT, "timed out"),
+        (Event::CONNECT_RESPONSE, 0, "connect response"),
     ] {
         on_hosts(|_, peer| {
             let mut listener = peer.listener();
             let _asks = connecting();
             let step = peer.accept(peer.request(&mut listener)).unwrap();
             drop(listener);
-            arrival.at(&peer.0);
-            let failure = failure(step.wait(NOW), &peer.0);
-            assert!(failure.to_string().contains(text), "{failure}");
+            let failure = failing(step, (&peer.0, event, status));
+            assert_says(&failure, text);
         });
     }
 }
@@ -444,12 +427,12 @@ fn failed_accept_drops_the_queue_pair_and_the_request() {
 #[test]
 fn membership_that_ends_is_reported_until_it_is_dropped() {
     on_hosts(|host, _| {
-        for end in [RDMA_CM_EVENT_MULTICAST_ERROR, RDMA_CM_EVENT_DEVICE_REMOVAL] {
+        for end in [Event::MULTICAST_ERROR, Event::DEVICE_REMOVAL] {
             let mut group = joining().wait(NOW).unwrap();
             assert!(!group.poll_ended().unwrap());
-            Arrival(RDMA_CM_EVENT_ADDR_CHANGE, 0).at(host);
+            arrives(host, Event::ADDR_CHANGE, 0);
             assert!(!group.poll_ended().unwrap());
-            Arrival(end, -libc::ENETRESET).at(host);
+            arrives(host, end, -libc::ENETRESET);
             assert!(group.poll_ended().unwrap());
             assert!(group.poll_ended().unwrap());
             drop(group);

@@ -1,5 +1,6 @@
 //! Verbs that fall back on an exported one, check, or initialise.
 
+use std::cell::Cell;
 use std::ffi::c_int;
 use std::ptr;
 
@@ -55,24 +56,9 @@ fn ibv_query_port() {
     assert_eq!(calls(), [[device.context().bits(), 3, attr.bits(), len]]);
 }
 
-/// Queries a device that has the operation, which returns `$result`; gives its answer, its calls,
-/// and what of the attributes that the operation does not write.
-macro_rules! query_device_ex {
-    ($result:expr, $input:expr, $attr:expr) => {{
-        let device = Device::new();
-        // SAFETY: the device and the attributes live as long as the test.
-        unsafe {
-            (*$attr).comp_mask = 1;
-            (*device.vctx()).query_device_ex =
-                Some(fake_op!(|context: *mut ibv_context,
-                               input: *const ibv_query_device_ex_input,
-                               attr: *mut ibv_device_attr_ex,
-                               len: usize|
-                 -> c_int { $result }));
-            let answer = verbs_sys::ibv_query_device_ex(device.context(), $input, $attr);
-            (answer, (*$attr).comp_mask, device.context().bits())
-        }
-    }};
+thread_local! {
+    /// Answer of the operation below.
+    static ANSWER: Cell<c_int> = const { Cell::new(0) };
 }
 
 #[test]
@@ -81,46 +67,50 @@ fn ibv_query_device_ex() {
     let attr = &raw mut attr;
     let mut input = ibv_query_device_ex_input { comp_mask: 0 };
     let input = &raw mut input;
-    let len = size_of::<ibv_device_attr_ex>().bits();
-
-    let (answer, mask, context) = query_device_ex!(0, input, attr);
-    assert_eq!((answer, mask), (0, 1));
-    assert_eq!(calls(), [[context, input.bits(), attr.bits(), len]]);
-    let (answer, _, context) = query_device_ex!(libc::EIO, ptr::null(), attr);
-    assert_eq!(answer, libc::EIO, "an error of the operation's own stays");
-    assert_eq!(calls(), [[context, 0, attr.bits(), len]]);
-
-    let (answer, mask, context) = query_device_ex!(libc::EOPNOTSUPP, input, attr);
-    assert_eq!((answer, mask), (EXPORTED, 0), "the kernel lacks it");
-    assert_eq!(
-        calls(),
-        [
-            vec![context, input.bits(), attr.bits(), len],
-            vec![context, attr.bits()]
-        ]
-    );
-    let (answer, mask, context) = query_device_ex!(libc::ENOSYS, input, attr);
-    assert_eq!((answer, mask), (EXPORTED, 0), "the kernel lacks it");
-    assert_eq!(
-        calls(),
-        [
-            vec![context, input.bits(), attr.bits(), len],
-            vec![context, attr.bits()]
-        ]
-    );
-
-    for device in devices_without_operations() {
-        // SAFETY: the device and the attributes live as long as the test.
-        let answer = unsafe { verbs_sys::ibv_query_device_ex(device.context(), input, attr) };
-        assert_eq!(answer, EXPORTED);
-        assert_eq!(calls(), [[device.context().bits(), attr.bits()]]);
+    let device = Device::new();
+    let query = |device: &Device, input: *const ibv_query_device_ex_input| {
+        // SAFETY: the device, the input and the attributes live as long as the test.
+        unsafe {
+            (*attr).comp_mask = 1;
+            let answer = verbs_sys::ibv_query_device_ex(device.context(), input, attr);
+            (answer, (*attr).comp_mask, calls())
+        }
+    };
+    // SAFETY: the device lives as long as the test.
+    unsafe {
+        (*device.vctx()).query_device_ex =
+            Some(fake_op!(|context: *mut ibv_context,
+                           input: *const ibv_query_device_ex_input,
+                           attr: *mut ibv_device_attr_ex,
+                           len: usize|
+             -> c_int { ANSWER.get() }));
     }
-
+    let (context, len) = (
+        device.context().bits(),
+        size_of::<ibv_device_attr_ex>().bits(),
+    );
+    let operation = |input: u64| vec![context, input, attr.bits(), len];
+    let plain = |context: u64| vec![context, attr.bits()];
+    let both = vec![operation(input.bits()), plain(context)];
+    for (answer, input, result, mask, seen) in [
+        (0, input.cast_const(), 0, 1, vec![operation(input.bits())]),
+        // An error of the operation's own stays.
+        (libc::EIO, ptr::null(), libc::EIO, 1, vec![operation(0)]),
+        // The kernel lacks it.
+        (libc::EOPNOTSUPP, input, EXPORTED, 0, both.clone()),
+        (libc::ENOSYS, input, EXPORTED, 0, both),
+    ] {
+        ANSWER.set(answer);
+        assert_eq!(query(&device, input), (result, mask, seen));
+    }
+    for device in devices_without_operations() {
+        let seen = vec![plain(device.context().bits())];
+        assert_eq!(query(&device, input), (EXPORTED, 0, seen));
+    }
     // SAFETY: the input lives as long as the test.
     unsafe { (*input).comp_mask = 1 };
-    let (answer, mask, _) = query_device_ex!(0, input, attr);
-    assert_eq!((answer, mask), (libc::EINVAL, 1), "an unknown input");
-    assert!(calls().is_empty());
+    let unknown_input = (libc::EINVAL, 1, vec![]);
+    assert_eq!(query(&device, input), unknown_input);
 }
 
 #[test]

@@ -26,7 +26,7 @@ const TWO_HOSTS: &str = "two_hosts::";
 
 /// Tests that prove something of a kernel, by a part of their names. Others that skip themselves in user space take minutes on
 /// a kernel, and run only where one is asked for.
-const KERNEL: [(&str, &str); 21] = [
+const KERNEL: [(&str, &str); 20] = [
     ("peer_whose_process_is_killed", KILLED),
     ("p9_raw::a_client_that_is_killed", KILLED),
     ("sysfs", NO_SYSFS),
@@ -38,10 +38,6 @@ const KERNEL: [(&str, &str); 21] = [
     ("memlock_limit", "memory is not pinned"),
     ("a_sleep_arms_once_and_takes_one_event", NO_CALLS),
     ("after_the_busy_poll_time_wakes", NO_CALLS),
-    (
-        "attaching_alone_brings_nothing",
-        "a packet to a group comes to all cards of a process",
-    ),
     ("unreachable_address_fails", "addresses are not looked up"),
     ("control_group", "control groups limit nothing"),
     ("two_hosts::sends_to_a_dead_host_fail", ONE_HOST),

@@ -19,7 +19,6 @@
 pub mod allocations;
 pub mod chains;
 pub mod child;
-mod domain;
 pub mod drops;
 pub mod faults;
 pub mod iwarp;
@@ -44,7 +43,6 @@ use std::time::{Duration, Instant};
 use verbs_core::codes::GidType;
 use verbs_core::{CompletionQueue, Context, Device, PollSlot, WorkCompletion};
 
-pub use domain::unchecked_domain;
 pub use wake_counter::WakeCounter;
 use watchdog::Watchdog;
 pub use watchdog::{bounded, within};
@@ -292,6 +290,13 @@ pub fn assert_silent(cq: &CompletionQueue) {
         !cq.poll(&mut slots).unwrap().is_empty()
     });
     assert!(!spoke, "a completion that should not be: {slots:?}");
+}
+
+/// Asserts that the text of an error, or of something else, has these words.
+#[track_caller]
+pub fn assert_says(error: &impl Display, words: &str) {
+    let text = error.to_string();
+    assert!(text.contains(words), "no {words:?} in {text:?}");
 }
 
 /// Waits until something holds; false if it does not in time.

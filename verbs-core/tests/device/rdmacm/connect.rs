@@ -7,7 +7,11 @@ use std::time::{Duration, Instant};
 use verbs_core::codes::{QpState, WcStatus};
 use verbs_core::error::ErrorKind;
 use verbs_core::rdmacm::{Connected, Connector, Listener, Pending};
-use verbs_core::{AccessFlags, Device, Error, QueuePair, ReceiveWorkRequest, SendWorkRequest};
+use verbs_core::{
+    AccessFlags, AckTimeout, Device, Error, MaxAckRetries, QueuePair, ReceiveWorkRequest,
+    SendWorkRequest,
+};
+use verbs_harness::drops::{drop_in, orders};
 use verbs_harness::iwarp::is_iwarp;
 use verbs_harness::pair::{End, Side, works};
 use verbs_harness::{PATIENCE, begin, device_name, peer_name, until, wait_for};
@@ -73,9 +77,7 @@ fn peers_connect_exchange_messages_and_disconnect() {
 #[ignore = "needs an RDMA device"]
 fn receives_posted_before_connecting_take_the_first_message() {
     let test = begin!();
-    let Some(mut server) = Server::new(&test, &peer_name()) else {
-        return;
-    };
+    let mut server = server!(test);
     let (side, route) = client(server.addr);
     let mut inboxes = [&side, &server.side].map(|side| side.pd.reg_mr(vec![0_u8; 5]).unwrap());
     let mut posted = inboxes
@@ -115,66 +117,88 @@ fn receives_posted_before_connecting_take_the_first_message() {
 #[ignore = "needs an RDMA device"]
 fn dropping_a_connection_disconnects_its_peer() {
     let test = begin!();
-    let Some(mut server) = Server::new(&test, &peer_name()) else {
-        return;
-    };
+    let mut server = server!(test);
     let (asked, mut answered) = connected(&mut server);
     drop(asked);
     let ended = answered.connection.wait_disconnected(Some(PATIENCE));
     assert!(ended.unwrap());
 }
 
+/// But for the traffic class, which is the manager's if they have none.
 #[test]
 #[ignore = "needs an RDMA device"]
-fn packets_have_the_traffic_class_of_the_settings_or_of_the_manager() {
-    let test = begin!(iwarp lacks "traffic classes of queue pairs");
-    let Some(mut server) = Server::new(&test, &peer_name()) else {
-        return;
+fn queue_pairs_keep_the_access_timeouts_and_traffic_class_of_their_settings() {
+    let test = begin!(iwarp lacks "timeouts and traffic classes of queue pairs");
+    let mut server = server!(test);
+    let builder = |side: &Side| {
+        QueuePair::builder(&side.pd, &side.send_cq, &side.recv_cq)
+            .qp_access_flags(AccessFlags::LOCAL_WRITE)
+            .timeout(AckTimeout::new(9).unwrap())
+            .retry_cnt(MaxAckRetries::new(2).unwrap())
     };
     let mut connector = Connector::new().unwrap();
     connector.set_tos(0x20).unwrap();
     let (side, route) = client_by(connector, server.addr);
-    let asks = route.connect(side.prepared(), b"").unwrap();
-    let theirs = QueuePair::builder(&server.side.pd, &server.side.send_cq, &server.side.recv_cq)
-        .traffic_class(104)
-        .flow_label(0x1_2345)
-        .build()
-        .unwrap();
+    let asks = route.connect(builder(&side).build().unwrap(), b"");
+    let theirs = builder(&server.side).traffic_class(104);
+    let theirs = theirs.flow_label(0x1_2345).build().unwrap();
     let answers = server.request().accept(theirs, b"").unwrap();
-    let [asked, answered] = both(asks, answers);
-    let grh = |connected: &Connected| {
-        let attr = connected.queue_pair.query().unwrap();
-        attr.ah_attr().as_raw().grh
-    };
-    assert_eq!(grh(&asked).traffic_class, 0x20, "the manager's");
-    let ours = grh(&answered);
-    assert_eq!((ours.traffic_class, ours.flow_label), (104, 0x1_2345));
+    let ends = both(asks.unwrap(), answers);
+    for (end, path) in ends.iter().zip([(0x20, None), (104, Some(0x1_2345))]) {
+        let attr = end.queue_pair.query().unwrap();
+        assert_eq!(attr.qp_state(), QpState::RTS);
+        let remote = AccessFlags::REMOTE | AccessFlags::REMOTE_ATOMIC;
+        assert!(!attr.qp_access_flags().intersects(remote), "{attr:?}");
+        assert_eq!((attr.timeout(), attr.retry_cnt()), (9, 2));
+        let grh = attr.ah_attr().as_raw().grh;
+        assert_eq!(grh.traffic_class, path.0);
+        assert!(path.1.is_none_or(|label| label == grh.flow_label));
+    }
 }
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn queue_pairs_get_no_access_that_their_settings_deny() {
+fn queue_pair_of_another_device_is_rejected_and_so_is_the_peer() {
     let test = begin!();
-    let Some(mut server) = Server::new(&test, &peer_name()) else {
+    let mut server = server!(test);
+    let (_, route) = client(server.addr);
+    let names = [device_name(), peer_name()];
+    let Some(other) = names.iter().find(|name| **name != route.device_name()) else {
+        return test.skip("there is one device only");
+    };
+    let error = route.connect(Side::new(other).prepared(), b"").unwrap_err();
+    assert!(matches!(error, Error::ForeignContext { .. }), "{error}");
+
+    let other = Side::here();
+    if server.side.context.device().name() == other.context.device().name() {
         return;
-    };
+    }
     let (side, route) = client(server.addr);
-    let denies = |side: &Side| {
-        QueuePair::builder(&side.pd, &side.send_cq, &side.recv_cq)
-            .qp_access_flags(AccessFlags::LOCAL_WRITE)
-            .build()
-            .unwrap()
-    };
-    let asks = route.connect(denies(&side), b"").unwrap();
-    let answers = server.request().accept(denies(&server.side), b"").unwrap();
-    for end in both(asks, answers) {
-        let attr = end.queue_pair.query().unwrap();
-        if is_iwarp() && verbs_harness::is_soft() {
-            return test.skip("siw's query has the same access for all queue pairs");
-        }
-        assert_eq!(attr.qp_state(), QpState::RTS);
-        let remote = AccessFlags::REMOTE | AccessFlags::REMOTE_ATOMIC;
-        assert!(!attr.qp_access_flags().intersects(remote), "{attr:?}");
+    let asks = route.connect(side.prepared(), b"").unwrap();
+    let error = server.request().accept(other.prepared(), b"").unwrap_err();
+    assert!(matches!(error, Error::ForeignContext { .. }), "{error}");
+    let error = asks.wait(Some(PATIENCE)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionManager, "{error}");
+    // The listener goes on.
+    drop(connected(&mut server));
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn parts_of_a_connection_end_in_any_order() {
+    let test = begin!();
+    for order in orders(3) {
+        let mut server = server!(test);
+        let ((side, mut asked), answered) = connected(&mut server);
+        // An event that is never taken.
+        asked.connection.disconnect().unwrap();
+        assert!(until(PATIENCE, || readable(&answered.connection)));
+        let (qp, connection) = (answered.queue_pair, answered.connection);
+        drop_in(
+            order,
+            [Box::new(qp), Box::new(connection), Box::new(server)],
+        );
+        drop((asked, side));
     }
 }
 
@@ -182,9 +206,7 @@ fn queue_pairs_get_no_access_that_their_settings_deny() {
 #[ignore = "needs an RDMA device"]
 fn request_that_nothing_listens_for_is_rejected_at_once() {
     let test = begin!();
-    let Some(server) = Server::new(&test, &peer_name()) else {
-        return;
-    };
+    let server = server!(test);
     let Server { addr, listener, .. } = server;
     drop(listener);
     let (side, route) = client(addr);
@@ -217,9 +239,7 @@ fn address_behind_no_device_is_an_error() {
 #[ignore = "needs an RDMA device"]
 fn peer_that_never_accepts_is_given_up_at_the_deadline() {
     let test = begin!();
-    let Some(mut server) = Server::new(&test, &peer_name()) else {
-        return;
-    };
+    let mut server = server!(test);
     let (side, route) = client(server.addr);
     let step = route.connect(side.prepared(), b"").unwrap();
     let request = server.request();
@@ -251,9 +271,7 @@ fn assert_gone(late: verbs_core::Result<Pending<Connected>>) {
 fn dropped_request_and_dropped_listener_reject_their_peers() {
     let test = begin!();
     for takes in [true, false] {
-        let Some(mut server) = Server::new(&test, &peer_name()) else {
-            return;
-        };
+        let mut server = server!(test);
         let (side, route) = client(server.addr);
         let step = route.connect(side.prepared(), b"").unwrap();
         if takes {
@@ -272,60 +290,13 @@ fn dropped_request_and_dropped_listener_reject_their_peers() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn queue_pair_of_another_device_is_rejected() {
-    let test = begin!();
-    let (here, peer) = (device_name(), peer_name());
-    if here == peer {
-        return test.skip("there is one device only");
-    }
-    let Some(server) = Server::new(&test, &peer) else {
-        return;
-    };
-    let (_, route) = client(server.addr);
-    let other = [here, peer]
-        .into_iter()
-        .find(|name| *name != route.device_name());
-    let other = Side::new(&other.unwrap());
-    let error = route.connect(other.prepared(), b"").unwrap_err();
-    assert!(matches!(error, Error::ForeignContext { .. }), "{error}");
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn connections_leave_no_descriptor() {
-    let test = begin!(alone);
-    let Some(mut server) = Server::new(&test, &peer_name()) else {
-        return;
-    };
-    let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
-    // The first connection opens what librdmacm keeps.
-    drop(connected(&mut server));
-    let before = open();
-    // Giving up takes 7 s on soft-iWARP.
-    for _ in 0..if is_iwarp() { 1 } else { 10 } {
-        drop(connected(&mut server));
-        let (side, route) = client(server.addr);
-        let asks = route.connect(side.prepared(), b"").unwrap();
-        let request = server.request();
-        drop(asks);
-        assert_gone(request.accept(server.side.prepared(), b""));
-    }
-    assert_eq!(open(), before);
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
 fn options_are_accepted_and_bind_gives_an_address() {
     let test = begin!();
-    let Some(mut server) = Server::new(&test, &peer_name()) else {
-        return;
-    };
+    let mut server = server!(test);
     let mut connector = Connector::new().unwrap();
     connector.set_tos(0x20).unwrap();
     connector.set_reuse_addr(true).unwrap();
-    connector
-        .set_ack_timeout(verbs_core::AckTimeout::default())
-        .unwrap();
+    connector.set_ack_timeout(AckTimeout::default()).unwrap();
     let ip = server.addr.ip();
     connector.bind((ip, 0).into()).unwrap();
     let bound = connector.local_addr().unwrap();
@@ -364,9 +335,7 @@ fn local_address_of_a_device_leads_to_it() {
 #[ignore = "needs an RDMA device"]
 fn listener_with_options_shares_its_port_by_family_only() {
     let test = begin!();
-    let Some(server) = Server::new(&test, &peer_name()) else {
-        return;
-    };
+    let server = server!(test);
     let listens = |addr: &str, port, ipv6_only| {
         let mut connector = Connector::new().unwrap();
         if ipv6_only {

@@ -9,6 +9,16 @@ use verbs_core::rdmacm::{
 use verbs_harness::pair::Side;
 use verbs_harness::{PATIENCE, Test, until};
 
+/// A server on the peer's device; returns from the test where there can be none.
+macro_rules! server {
+    ($test:expr) => {
+        match Server::new(&$test, &verbs_harness::peer_name()) {
+            Some(server) => server,
+            None => return,
+        }
+    };
+}
+
 mod connect;
 mod datagrams;
 mod facts;

@@ -2,54 +2,11 @@
 
 use verbs_core::Error;
 use verbs_core::error::ErrorKind;
-use verbs_core::rdmacm::{CmEventType, Message};
+use verbs_core::rdmacm::{CmEventType, Message, PrivateData};
 use verbs_harness::iwarp::is_iwarp;
-use verbs_harness::{PATIENCE, begin, peer_name};
+use verbs_harness::{PATIENCE, begin};
 
 use super::{Server, both, client};
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn rejection_has_the_message_of_the_peer() {
-    let test = begin!();
-    let Some(mut server) = Server::new(&test, &peer_name()) else {
-        return;
-    };
-    let (side, route) = client(server.addr);
-    let step = route.connect(side.prepared(), b"").unwrap();
-    server.request().reject(b"full").unwrap();
-    let error = step.wait(Some(PATIENCE)).unwrap_err();
-    let Error::ConnectionManager { failure, .. } = error else {
-        panic!("{error}");
-    };
-    assert_eq!(failure.event(), CmEventType::REJECTED);
-    assert_eq!(failure.private_data().message(), Some(&b"full"[..]));
-    assert_eq!(failure.to_string(), "the peer has rejected the request");
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn messages_of_every_length_that_fits_arrive() {
-    let test = begin!();
-    let Some(mut server) = Server::new(&test, &peer_name()) else {
-        return;
-    };
-    let longest = if is_iwarp() { (250, 250) } else { (55, 195) };
-    for (asked, answered) in [(0, 0), (1, 1), longest] {
-        let bytes: Vec<u8> = (1..=255).collect();
-        let (side, route) = client(server.addr);
-        let asks = route.connect(side.prepared(), &bytes[..asked]).unwrap();
-        let request = server.request();
-        assert_eq!(request.private_data().message(), Some(&bytes[..asked]));
-        let answers = request.accept(server.side.prepared(), &bytes[..answered]);
-        let [asks, _] = both(asks, answers.unwrap());
-        assert_eq!(asks.private_data.message(), Some(&bytes[..answered]));
-    }
-    let (side, route) = client(server.addr);
-    let long = vec![0; longest.0 + 1];
-    let error = route.connect(side.prepared(), &long[..]).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Limit);
-}
 
 /// Whether these bytes arrived, with zeros behind them that fill the room; on iWARP with none.
 fn is_padded(arrived: &[u8], sent: &[u8], room: usize) -> bool {
@@ -62,44 +19,9 @@ fn is_padded(arrived: &[u8], sent: &[u8], room: usize) -> bool {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn raw_private_data_arrives_as_it_was_sent_and_padded() {
-    let test = begin!();
-    let Some(mut server) = Server::new(&test, &peer_name()) else {
-        return;
-    };
-    let bytes: Vec<u8> = (1..=255).collect();
-    // The second time they fill the room; the third time there are none.
-    for (asked, answered, rejected) in [(1, 2, 3), (56, 196, 148), (0, 0, 0)] {
-        let raw = |len| Message::raw(&bytes[..len]);
-        let (side, route) = client(server.addr);
-        let asks = route.connect(side.prepared(), raw(asked)).unwrap();
-        let request = server.request();
-        let arrived = *request.private_data();
-        assert!(is_padded(arrived.as_bytes(), &bytes[..asked], 56));
-        let answers = request.accept(server.side.prepared(), raw(answered));
-        let [asks, _] = both(asks, answers.unwrap());
-        let arrived = asks.private_data;
-        assert!(is_padded(arrived.as_bytes(), &bytes[..answered], 196));
-
-        let (side, route) = client(server.addr);
-        let asks = route.connect(side.prepared(), b"").unwrap();
-        server.request().reject(raw(rejected)).unwrap();
-        let error = asks.wait(Some(PATIENCE)).unwrap_err();
-        let Error::ConnectionManager { failure, .. } = error else {
-            panic!("{error}");
-        };
-        let arrived = *failure.private_data();
-        assert!(is_padded(arrived.as_bytes(), &bytes[..rejected], 148));
-    }
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
 fn messages_that_do_not_fit_are_errors_and_reject_the_peer() {
     let test = begin!();
-    let Some(mut server) = Server::new(&test, &peer_name()) else {
-        return;
-    };
+    let mut server = server!(test);
     let long = [0; 256];
     for accepts in [true, false] {
         let (side, route) = client(server.addr);
@@ -114,4 +36,56 @@ fn messages_that_do_not_fit_are_errors_and_reject_the_peer() {
         let error = asks.wait(Some(PATIENCE)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::ConnectionManager, "{error}");
     }
+}
+
+/// One message of each kind of answer arrives as `is_arrived` has it, given the room for raw data.
+fn arrive<'b>(
+    server: &mut Server,
+    message: fn(&'b [u8]) -> Message<'b>,
+    [asked, answered, rejected]: [&'b [u8]; 3],
+    is_arrived: fn(&PrivateData, &[u8], usize) -> bool,
+) {
+    let (side, route) = client(server.addr);
+    let asks = route.connect(side.prepared(), message(asked)).unwrap();
+    let request = server.request();
+    assert!(is_arrived(request.private_data(), asked, 56));
+    let answers = request.accept(server.side.prepared(), message(answered));
+    let [asks, _] = both(asks, answers.unwrap());
+    assert!(is_arrived(&asks.private_data, answered, 196));
+
+    let (side, route) = client(server.addr);
+    let asks = route.connect(side.prepared(), b"").unwrap();
+    server.request().reject(message(rejected)).unwrap();
+    let error = asks.wait(Some(PATIENCE)).unwrap_err();
+    let Error::ConnectionManager { failure, .. } = error else {
+        panic!("{error}");
+    };
+    assert_eq!(failure.event(), CmEventType::REJECTED);
+    assert_eq!(failure.to_string(), "the peer has rejected the request");
+    assert!(is_arrived(failure.private_data(), rejected, 148));
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn messages_and_raw_data_of_every_length_that_fits_arrive() {
+    let test = begin!();
+    let mut server = server!(test);
+    let bytes: Vec<u8> = (1..=255).collect();
+    let longest = if is_iwarp() { [250; 3] } else { [55, 195, 147] };
+    for lengths in [[0; 3], [1; 3], longest] {
+        let parts = lengths.map(|len| &bytes[..len]);
+        arrive(&mut server, Message::from, parts, |data, sent, _| {
+            data.message() == Some(sent)
+        });
+    }
+    // The second time they fill the room; the third time there are none.
+    for lengths in [[1, 2, 3], [56, 196, 148], [0; 3]] {
+        let parts = lengths.map(|len| &bytes[..len]);
+        arrive(&mut server, Message::raw, parts, |data, sent, room| {
+            is_padded(data.as_bytes(), sent, room)
+        });
+    }
+    let (side, route) = client(server.addr);
+    let error = route.connect(side.prepared(), &bytes[..=longest[0]]);
+    assert_eq!(error.unwrap_err().kind(), ErrorKind::Limit);
 }

@@ -142,9 +142,7 @@ impl Messages {
 
     /// This side is the server, which disconnects if the program does not.
     fn as_server(self, test: &Test, program: &str, disconnects: bool) {
-        let Some(mut server) = Server::new(test, &peer_name()) else {
-            return;
-        };
+        let mut server = server!(test);
         let args = format!("-s {} -p {}", server.addr.ip(), server.addr.port());
         let program = Program::start(program, &args);
         let request = server.request();
@@ -271,9 +269,7 @@ fn rping_reads_and_writes_the_memory_of_its_client() {
 #[ignore = "needs an RDMA device"]
 fn rping_checks_what_its_server_read_and_wrote() {
     let test = begin!();
-    let Some(mut server) = Server::new(&test, &peer_name()) else {
-        return;
-    };
+    let mut server = server!(test);
     let (ip, port) = (server.addr.ip(), server.addr.port());
     let program = Program::start("rping", &format!("-c -V -C 3 -S {PING} -a {ip} -p {port}"));
     let request = server.request();
