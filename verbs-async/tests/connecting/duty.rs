@@ -8,14 +8,14 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::Instant;
 
-use fake_libibverbs::{assert_all_is_well, share, with};
+use fake_libibverbs::with;
 use verbs_async::verbs_channel::verbs_core::codes::Gid;
 use verbs_async::verbs_channel::verbs_core::path::{DatagramEndpoint, QKey};
 use verbs_async::verbs_channel::{BufferPool, Channel, Datagrams};
 use verbs_async::{AsyncDatagrams, AsyncGroup, Operation};
 
 use crate::bench::{Bench, announce, bounded, done, join, later};
-use crate::gate::{LONG, wait_for_the_end};
+use crate::gate::{LONG, alone};
 
 /// Waits for something else whenever it is woken, on the thread that wakes it. That is there at once, and is found
 /// there: so that thread finds the next task to wake, which is this one again.
@@ -100,6 +100,11 @@ where
     }
 }
 
+/// Runs a test that leaves nothing, and does not hang.
+fn within_limit(test: impl FnOnce()) {
+    alone(|| bounded(test));
+}
+
 /// At most two polls yield, one after another.
 const POLLS: usize = 3;
 
@@ -131,8 +136,7 @@ fn posted() -> u64 {
 fn thread_that_polls_a_channel_leaves_endless_waking_to_helper_threads() {
     /// Number of wakes after which a send is abandoned.
     const ABANDONED: usize = 10;
-    let _shared = share();
-    bounded(|| {
+    within_limit(|| {
         let bench = Bench::new();
         let pd = bench.context.alloc_pd().unwrap();
         let builder = Channel::builder(&pd).max_send_wr(4).max_recv_wr(RECEIVES);
@@ -164,14 +168,11 @@ fn thread_that_polls_a_channel_leaves_endless_waking_to_helper_threads() {
         // Meanwhile, too, the block of an abandoned send is returned.
         Endless::new(begins, found).is_left_to_helper_threads(|| blocks.available() == 1);
     });
-    wait_for_the_end();
-    assert_all_is_well();
 }
 
 #[test]
 fn thread_that_polls_a_queue_leaves_endless_waking_to_helper_threads() {
-    let _shared = share();
-    bounded(|| {
+    within_limit(|| {
         let bench = Bench::new();
         let cq = bench.cq();
         let waiting = cq.clone();
@@ -189,14 +190,11 @@ fn thread_that_polls_a_queue_leaves_endless_waking_to_helper_threads() {
         };
         Endless::new(begins, found).is_left_to_helper_threads(|| true);
     });
-    wait_for_the_end();
-    assert_all_is_well();
 }
 
 #[test]
 fn thread_that_polls_a_datagram_endpoint_leaves_endless_waking_to_helper_threads() {
-    let _shared = share();
-    bounded(|| {
+    within_limit(|| {
         let bench = Bench::new();
         let pd = bench.context.alloc_pd().unwrap();
         let builder = Datagrams::builder(&pd).max_send_wr(4);
@@ -222,8 +220,6 @@ fn thread_that_polls_a_datagram_endpoint_leaves_endless_waking_to_helper_threads
         };
         Endless::new(begins, found).is_left_to_helper_threads(|| true);
     });
-    wait_for_the_end();
-    assert_all_is_well();
 }
 
 /// Calls a function when it is woken.
@@ -237,8 +233,7 @@ impl<F: Fn() + Send + Sync + 'static> Wake for Calls<F> {
 
 #[test]
 fn waker_that_blocks_delays_no_task_that_another_thread_wakes() {
-    let _shared = share();
-    bounded(|| {
+    within_limit(|| {
         let bench = Bench::new();
         let pd = bench.context.alloc_pd().unwrap();
         let builder = Channel::builder(&pd).max_send_wr(4).max_recv_wr(1);
@@ -276,6 +271,4 @@ fn waker_that_blocks_delays_no_task_that_another_thread_wakes() {
         assert!(poll(Pin::new(&mut first), Waker::noop()).is_ready());
         assert!(poll(Pin::new(&mut second), Waker::noop()).is_ready());
     });
-    wait_for_the_end();
-    assert_all_is_well();
 }

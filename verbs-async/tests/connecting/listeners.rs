@@ -1,46 +1,25 @@
 //! Listeners and the peers that connect to them: no peer delays another, and every wait is bounded.
 
-use std::future::poll_fn;
 use std::io::{self, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs as _};
-use std::pin::pin;
-use std::task::Poll;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fake_libibverbs::{assert_all_is_well, share};
+use fake_libibverbs::ladder;
 #[cfg(feature = "rdmacm")]
 use verbs_async::Bind;
 #[cfg(feature = "rdmacm")]
 use verbs_async::verbs_channel::Peer;
 use verbs_async::verbs_channel::connect::Met;
 use verbs_async::verbs_channel::exchange::ExchangeError;
+use verbs_async::verbs_channel::verbs_core::Context;
 use verbs_async::verbs_channel::verbs_core::device::EventType;
 use verbs_async::verbs_channel::{self, Connect, DownReason};
 use verbs_async::{AsyncChannel, AsyncGroup, CqEvents, Error, Result};
 
-use crate::gate::{Gate, LONG, block_on, events, group, wait_for_the_end};
+use verbs_harness::faults;
 
-/// Where a group's events come from.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Way {
-    Tokio,
-    AsyncIo,
-    Thread,
-}
-
-impl Way {
-    pub(crate) fn group(self, max_channels: u32) -> AsyncGroup {
-        let of_thread = events();
-        let context = of_thread.channel().context();
-        let events = match self {
-            Self::Tokio => CqEvents::create_tokio(context).unwrap(),
-            Self::AsyncIo => CqEvents::create_async_io(context).unwrap(),
-            Self::Thread => of_thread,
-        };
-        group(&events, max_channels)
-    }
-}
+use crate::gate::{LONG, block_on, events, group, have_begun, held_handshakes, held_preparations};
 
 /// A client that connects with private data.
 pub(crate) async fn connect(
@@ -58,22 +37,24 @@ pub(crate) fn bind() -> (TcpListener, SocketAddr) {
     (listener, address)
 }
 
-/// Runs this with the events of each runtime, and checks that no object is left.
-pub(crate) fn on_all<F: Future<Output = ()>>(test: impl Fn(Way) -> F) {
-    let _shared = share();
-    for way in [Way::Tokio, Way::AsyncIo, Way::Thread] {
-        block_on(test(way));
+/// Runs this with the events of each runtime.
+pub(crate) fn on_all<F: Future<Output = ()>>(test: impl Fn(CqEvents) -> F) {
+    let ways: [fn(&Context) -> Result<CqEvents>; 3] = [
+        CqEvents::create_tokio,
+        CqEvents::create_async_io,
+        CqEvents::create_thread,
+    ];
+    for way in ways {
+        block_on(async {
+            let (context, ..) = ladder();
+            test(way(&context).unwrap()).await;
+        });
     }
-    wait_for_the_end();
-    assert_all_is_well();
 }
 
-/// Runs this with the events of one runtime, as it takes seconds, and checks that no object is left.
-pub(crate) fn on_one<F: Future<Output = ()>>(test: impl Fn(Way) -> F) {
-    let _shared = share();
-    block_on(test(Way::Thread));
-    wait_for_the_end();
-    assert_all_is_well();
+/// Runs this with the events of one runtime, as it takes a while, or they make no difference.
+pub(crate) fn on_one<F: Future<Output = ()>>(test: impl Fn(CqEvents) -> F) {
+    block_on(async { test(events()).await });
 }
 
 pub(crate) fn failure(error: &Error) -> &ExchangeError {
@@ -85,26 +66,22 @@ pub(crate) fn failure(error: &Error) -> &ExchangeError {
 
 #[test]
 fn silent_peers_and_blocked_handshakes_delay_no_other_peer() {
-    on_all(|way| async move {
-        let group = way.group(16);
+    on_all(|events| async move {
+        let group = group(&events, 16);
         let (listener, address) = bind();
         let options = Connect::within(LONG).private_data(b"host");
         let mut listener = group.listen(listener, options).await.unwrap();
         let silent = [(); 5].map(|()| TcpStream::connect(address).unwrap());
         // Both ends of two peers.
-        let gate = Gate::handshakes(4);
+        let held = held_handshakes(4);
         let connect = || tokio::spawn(connect(group.clone(), address, LONG));
         let blocked = [connect(), connect()];
         let mut accepted = Vec::new();
         {
             // Until the handshakes block: no peer has arrived by then.
-            let mut accept = std::pin::pin!(listener.accept());
-            while gate.held() < 4 {
-                tokio::select! {
-                    biased;
-                    arrival = &mut accept => panic!("{arrival:?}"),
-                    () = tokio::task::yield_now() => {}
-                }
+            tokio::select! {
+                arrival = listener.accept() => panic!("{arrival:?}"),
+                () = have_begun(&held, 4) => {}
             }
         }
         let good = connect();
@@ -119,7 +96,7 @@ fn silent_peers_and_blocked_handshakes_delay_no_other_peer() {
             (&b"host"[..], Some(address.into()))
         );
         assert!(blocked.iter().all(|peer| !peer.is_finished()));
-        gate.release();
+        drop(held);
         // Exchanges continue only while a task accepts, so the peers are awaited after that.
         for _ in &blocked {
             accepted.push(listener.accept().await.unwrap().outcome.unwrap());
@@ -133,26 +110,17 @@ fn silent_peers_and_blocked_handshakes_delay_no_other_peer() {
 
 #[test]
 fn each_peer_has_a_timeout_after_which_the_next_is_accepted() {
-    on_all(|way| async move {
-        let group = way.group(4);
+    on_one(|events| async move {
+        let group = group(&events, 4);
         let (listener, address) = bind();
-        let timeout = Duration::from_secs(1);
+        let timeout = Duration::from_millis(400);
         // One at least.
         let listener = group.listen(listener, timeout).await.unwrap();
         let mut listener = listener.max_handshakes(0);
         let silent = TcpStream::connect(address).unwrap();
         let peer = silent.local_addr().unwrap();
-        let (arrival, good) = {
-            let mut accept = std::pin::pin!(listener.accept());
-            // It has the place before the other arrives.
-            tokio::select! {
-                biased;
-                arrival = &mut accept => panic!("{arrival:?}"),
-                () = tokio::time::sleep(timeout / 10) => {}
-            }
-            let good = tokio::spawn(connect(group.clone(), address, LONG));
-            (accept.await.unwrap(), good)
-        };
+        let good = tokio::spawn(connect(group.clone(), address, LONG));
+        let arrival = listener.accept().await.unwrap();
         assert_eq!(arrival.peer, Some(peer.into()));
         let late = arrival.outcome.unwrap_err();
         let ExchangeError::TimedOut { after, .. } = failure(&late) else {
@@ -168,9 +136,9 @@ fn each_peer_has_a_timeout_after_which_the_next_is_accepted() {
 
 #[test]
 fn error_of_one_peer_affects_no_other() {
-    on_all(|way| async move {
+    on_all(|events| async move {
         // One pair, and no more.
-        let group = way.group(2);
+        let group = group(&events, 2);
         let (listener, address) = bind();
         let mut listener = group.listen(listener, LONG).await.unwrap();
         let mut stranger = TcpStream::connect(address).unwrap();
@@ -178,10 +146,7 @@ fn error_of_one_peer_affects_no_other() {
         let arrival = listener.accept().await.unwrap();
         assert_eq!(arrival.peer, Some(stranger.local_addr().unwrap().into()));
         let error = arrival.outcome.unwrap_err();
-        assert!(
-            matches!(failure(&error), ExchangeError::NotOurs(_)),
-            "{error}"
-        );
+        is_not_ours(&error);
         let connect = || tokio::spawn(connect(group.clone(), address, LONG));
         let good = connect();
         let _met = listener.accept().await.unwrap().outcome.unwrap();
@@ -198,8 +163,8 @@ fn peer_name_that_does_not_listen_yet_is_retried() {
         let name = "peer_name_that_does_not_listen_yet_is_retried";
         return println!("SKIPPED {name}: `localhost` has no address here: {error}");
     }
-    on_all(|way| async move {
-        let group = way.group(2);
+    on_one(|events| async move {
+        let group = group(&events, 2);
         let (listener, address) = bind();
         drop(listener);
         let name = format!("localhost:{}", address.port());
@@ -220,8 +185,8 @@ fn peer_name_that_does_not_listen_yet_is_retried() {
 
 #[test]
 fn connecting_times_out_and_names_the_peer() {
-    on_all(|way| async move {
-        let group = way.group(2);
+    on_one(|events| async move {
+        let group = group(&events, 2);
         let (listener, address) = bind();
         let timeout = Duration::from_millis(100);
         // No task accepts.
@@ -264,38 +229,31 @@ fn connecting_times_out_and_names_the_peer() {
 
 #[test]
 fn private_data_are_checked_before_a_peer_is_connected_to() {
-    on_all(|way| async move {
-        let group = way.group(1);
+    on_one(|events| async move {
+        let group = group(&events, 1);
         let long = [0; verbs_channel::exchange::MAX_PRIVATE_DATA + 1];
+        let options = Connect::within(LONG).private_data(&long);
         // No socket listens.
         let (listener, address) = bind();
         drop(listener);
-        let options = Connect::within(LONG).private_data(&long);
-        let error = group.connect(address, options).await.unwrap_err();
-        assert!(
-            matches!(failure(&error), ExchangeError::PrivateData(1025)),
-            "{error}"
-        );
-        let options = Connect::within(LONG).private_data(&long);
-        let error = group
-            .listen((Ipv4Addr::LOCALHOST, 0), &options)
-            .await
-            .unwrap_err();
-        assert!(
-            matches!(failure(&error), ExchangeError::PrivateData(1025)),
-            "{error}"
-        );
+        let local = (Ipv4Addr::LOCALHOST, 0);
+        let errors = [
+            group.connect(address, &options).await.map(drop),
+            group.listen(local, &options).await.map(drop),
+        ];
+        for error in errors.map(Result::unwrap_err) {
+            let is_so = matches!(failure(&error), ExchangeError::PrivateData(1025));
+            assert!(is_so, "{error}");
+        }
         #[cfg(feature = "rdmacm")]
         {
             let cm = Bind::cm("192.0.2.1:7471");
             let error = group.listen(cm, &options).await.unwrap_err();
-            assert!(
-                matches!(
-                    failure(&error),
-                    ExchangeError::PrivateDataBeyondManager { .. }
-                ),
-                "{error}"
+            let is_so = matches!(
+                failure(&error),
+                ExchangeError::PrivateDataBeyondManager { .. }
             );
+            assert!(is_so, "{error}");
         }
     });
 }
@@ -303,9 +261,9 @@ fn private_data_are_checked_before_a_peer_is_connected_to() {
 #[cfg(feature = "rdmacm")]
 #[test]
 fn preparing_for_the_manager_is_bound_by_the_deadline() {
-    on_one(|way| async move {
-        let group = way.group(1);
-        let gate = Gate::preparations(1);
+    on_one(|events| async move {
+        let group = group(&events, 1);
+        let held = held_preparations(1);
         let timeout = Duration::from_millis(100);
         let error = group.connect(Peer::cm("192.0.2.1:7471"), timeout).await;
         let error = error.unwrap_err();
@@ -313,14 +271,14 @@ fn preparing_for_the_manager_is_bound_by_the_deadline() {
             matches!(failure(&error), ExchangeError::TimedOut { .. }),
             "{error}"
         );
-        gate.release();
+        drop(held);
     });
 }
 
 #[test]
 fn stream_is_shut_down_if_its_exchange_fails_or_is_dropped() {
-    on_all(|way| async move {
-        let group = way.group(1);
+    on_all(|events| async move {
+        let group = group(&events, 1);
         for is_dropped in [false, true] {
             let (listener, address) = bind();
             let ours = TcpStream::connect(address).unwrap();
@@ -342,21 +300,25 @@ fn stream_is_shut_down_if_its_exchange_fails_or_is_dropped() {
     });
 }
 
+fn is_not_ours(error: &Error) {
+    let is_so = matches!(failure(error), ExchangeError::NotOurs(_));
+    assert!(is_so, "{error}");
+}
+
 #[test]
-fn error_of_an_exchange_names_the_peer() {
-    on_all(|way| async move {
-        let group = way.group(1);
+fn peer_of_another_protocol_is_an_error_at_once_that_names_it() {
+    on_one(|events| async move {
+        let group = group(&events, 1);
         let (listener, address) = bind();
         let stranger = thread::spawn(move || {
             let (mut stranger, _) = listener.accept().unwrap();
-            stranger.write_all(b"220 example.org SMTP\r\n").unwrap();
+            stranger.write_all(b"HTTP/1.1 400 Bad Request").unwrap();
             stranger
         });
+        let start = Instant::now();
         let error = group.connect(address, LONG).await.unwrap_err();
-        assert!(
-            matches!(failure(&error), ExchangeError::NotOurs(_)),
-            "{error}"
-        );
+        faults::error(faults::INVALID, "async", &error, faults::at_once(start));
+        is_not_ours(&error);
         assert!(error.to_string().contains(&address.to_string()), "{error}");
         drop(stranger.join().unwrap());
     });
@@ -364,8 +326,8 @@ fn error_of_an_exchange_names_the_peer() {
 
 #[test]
 fn listener_that_waits_ends_when_its_group_fails_and_says_why() {
-    on_all(|way| async move {
-        let group = way.group(16);
+    on_all(|events| async move {
+        let group = group(&events, 16);
         let (listener, address) = bind();
         let mut listener = group.listen(listener, LONG).await.unwrap();
         let reason = DownReason::Event(EventType::CQ_ERR);
@@ -393,36 +355,9 @@ fn listener_that_waits_ends_when_its_group_fails_and_says_why() {
 }
 
 #[test]
-fn listener_ends_when_the_runtime_of_its_group_does() {
-    let _shared = share();
-    let watches = tokio::runtime::Runtime::new().unwrap();
-    let group = {
-        let _inside = watches.enter();
-        let of_thread = events();
-        let context = of_thread.channel().context();
-        group(&CqEvents::create_tokio(context).unwrap(), 2)
-    };
-    let accepts = tokio::runtime::Runtime::new().unwrap();
-    let (listener, address) = bind();
-    let error = accepts.block_on(async {
-        let mut listener = group.listen(listener, LONG).await.unwrap();
-        let mut accepting = pin!(listener.accept());
-        let polled = poll_fn(|cx| Poll::Ready(accepting.as_mut().poll(cx).is_pending()));
-        assert!(polled.await, "nobody has connected");
-        watches.shutdown_background();
-        let accepted = tokio::time::timeout(LONG, accepting).await;
-        accepted.expect("it is woken").map(drop).unwrap_err()
-    });
-    assert_eq!(error.down_reason(), Some(DownReason::NotifierFailed));
-    drop((TcpStream::connect(address), group));
-    wait_for_the_end();
-    assert_all_is_well();
-}
-
-#[test]
 fn channel_of_a_failed_group_is_not_connected() {
-    on_all(|way| async move {
-        let [failed, other] = [(); 2].map(|()| way.group(16));
+    on_one(|events| async move {
+        let [failed, other] = [(); 2].map(|()| group(&events, 1));
         let (listener, address) = bind();
         let mut listener = other.listen(listener, LONG).await.unwrap();
         failed.abort_all(DownReason::Event(EventType::DEVICE_FATAL));
@@ -431,12 +366,6 @@ fn channel_of_a_failed_group_is_not_connected() {
         let reason = Some(DownReason::Event(EventType::DEVICE_FATAL));
         assert_eq!(connected.unwrap().unwrap_err().down_reason(), reason);
         drop(arrival);
-        let prepared = failed.prepare().unwrap();
-        let endpoint = prepared.endpoint();
-        let rejected = failed
-            .join(prepared.handshake(&endpoint).unwrap())
-            .unwrap_err();
-        assert_eq!(rejected.error().down_reason(), reason);
         // Closing all is no failure.
         other.abort_all(DownReason::Closed);
         assert_eq!(other.failure(), None);
@@ -445,15 +374,15 @@ fn channel_of_a_failed_group_is_not_connected() {
 
 #[test]
 fn timeout_counts_from_the_first_poll() {
-    let timeout = Duration::from_millis(100);
-    on_all(|way| async move {
+    let timeout = Duration::from_millis(50);
+    on_one(|events| async move {
         let (nobody, peer) = bind();
         drop(nobody);
-        let group = way.group(1);
+        let group = group(&events, 1);
         let connecting = group.connect(peer, timeout);
         thread::sleep(2 * timeout);
         let start = Instant::now();
-        let ended = connecting.await;
-        assert!(ended.is_err() && start.elapsed() >= timeout);
+        connecting.await.unwrap_err();
+        assert!(start.elapsed() >= timeout);
     });
 }

@@ -15,9 +15,6 @@ mod handshakes;
 mod listeners;
 mod names;
 mod places;
-#[path = "../offline/transfer_bench.rs"]
-mod transfer_bench;
-mod transfers;
 
 use verbs_harness::allocations::Counting;
 

@@ -10,7 +10,7 @@ use verbs_async::Listener;
 use verbs_async::verbs_channel::exchange::{Exchange, ExchangeError, Io};
 
 use crate::accept;
-use crate::gate::LONG;
+use crate::gate::{LONG, group};
 use crate::listeners::{bind, connect, failure, on_all, on_one};
 
 /// The peer at the other end of this stream is the next to arrive, since it was late.
@@ -26,8 +26,8 @@ async fn loses_its_place(listener: &mut Listener, peer: &TcpStream) {
 
 #[test]
 fn peer_that_shows_nothing_loses_its_place_to_one_that_comes() {
-    on_all(|way| async move {
-        let group = way.group(2);
+    on_all(|events| async move {
+        let group = group(&events, 2);
         let (listener, address) = bind();
         let listener = group.listen(listener, LONG).await.unwrap();
         let mut listener = listener.max_handshakes(2);
@@ -45,8 +45,8 @@ fn peer_that_shows_nothing_loses_its_place_to_one_that_comes() {
 
 #[test]
 fn time_in_which_this_side_prepares_is_not_silence_of_the_peer() {
-    on_one(|way| async move {
-        let group = way.group(4);
+    on_one(|events| async move {
+        let group = group(&events, 4);
         let (listener, address) = bind();
         let listener = group.listen(listener, LONG).await.unwrap();
         // Longer than a peer may be silent while another waits.
@@ -70,8 +70,8 @@ fn time_in_which_this_side_prepares_is_not_silence_of_the_peer() {
 
 #[test]
 fn peers_that_never_become_ready_lose_places_beyond_a_share() {
-    on_one(|way| async move {
-        let group = way.group(4);
+    on_one(|events| async move {
+        let group = group(&events, 4);
         let (listener, address) = bind();
         let listener = group.listen(listener, LONG).await.unwrap();
         let mut listener = listener.max_handshakes(2);
@@ -96,8 +96,8 @@ fn peers_that_never_become_ready_lose_places_beyond_a_share() {
 
 #[test]
 fn connection_lost_before_it_is_accepted_is_skipped() {
-    on_all(|way| async move {
-        let group = way.group(2);
+    on_all(|events| async move {
+        let group = group(&events, 2);
         let (listener, address) = bind();
         let mut listener = group.listen(listener, LONG).await.unwrap();
         let good = tokio::spawn(connect(group.clone(), address, LONG));

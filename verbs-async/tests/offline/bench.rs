@@ -4,9 +4,10 @@ use std::future::Future;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::pin::{Pin, pin};
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
-use std::thread;
+use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
 use fake_libibverbs::{announce_last, with};
@@ -14,7 +15,7 @@ use verbs_async::notifier::ThreadNotifier;
 use verbs_async::{AsyncChannel, AsyncCq, AsyncGroup, CqEvents, CqNotifier};
 use verbs_channel::error::CloseError;
 use verbs_core::completion::CompletionChannel;
-use verbs_core::verbs_sys::{IBV_WC_SUCCESS, ibv_wc};
+use verbs_core::verbs_sys::{IBV_WC_SUCCESS, ibv_qp_state, ibv_wc};
 use verbs_core::{CompletionQueue, Device};
 pub(crate) use verbs_harness::WakeCounter;
 
@@ -106,6 +107,63 @@ impl Bench {
         queues.into_iter().for_each(fake_libibverbs::announce);
         self.hand.readable();
     }
+}
+
+/// Calls of some verbs: each waits until it is released, or this is dropped.
+pub(crate) struct Held {
+    begun: Receiver<(&'static str, ThreadId)>,
+    release: Sender<()>,
+}
+
+impl Held {
+    pub(crate) fn new(verbs: &'static [&'static str]) -> Self {
+        Self::when(move |verb, _state| verbs.contains(&verb))
+    }
+
+    /// Only calls for which this is true.
+    pub(crate) fn when(
+        is_held: impl Fn(&'static str, Option<ibv_qp_state>) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        let (begins, begun) = mpsc::channel();
+        let (release, released) = mpsc::channel();
+        let released = Mutex::new(released);
+        let before = move |verb: &'static str, state| {
+            if is_held(verb, state) {
+                begins.send((verb, thread::current().id())).ok();
+                released.lock().unwrap().recv_timeout(LONG).ok();
+            }
+        };
+        with(|library| library.before = Some(Arc::new(before)));
+        Self { begun, release }
+    }
+
+    /// Waits until a call of this verb has begun, on a helper thread.
+    pub(crate) fn begins(&self, verb: &str) {
+        let (begun, thread) = self.begun.recv_timeout(LONG).expect("it does not begin");
+        assert_eq!(begun, verb);
+        assert_ne!(thread, thread::current().id(), "the caller is blocked");
+    }
+
+    /// Whether another call has begun.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.begun.try_recv().is_ok()
+    }
+
+    /// Lets one return.
+    pub(crate) fn returns(&self) {
+        self.release.send(()).unwrap();
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        with(|library| library.before = None);
+    }
+}
+
+/// Queue pairs that are destroyed only when they are released.
+pub(crate) fn held_destroys() -> Held {
+    Held::new(&["ibv_destroy_qp"])
 }
 
 /// Aborts a channel, and waits until the device is done with its memory.
@@ -252,4 +310,4 @@ pub(crate) fn bounded<T>(what: impl FnOnce() -> T) -> T {
 }
 
 /// Far longer than any of these tests takes.
-const LONG: Duration = Duration::from_secs(60);
+pub(crate) const LONG: Duration = Duration::from_secs(60);

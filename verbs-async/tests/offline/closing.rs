@@ -7,8 +7,7 @@ use fake_libibverbs::{assert_all_is_well, with};
 use verbs_channel::error::CloseError;
 use verbs_channel::verbs_core::verbs_sys::{IBV_WC_RETRY_EXC_ERR, ibv_wc};
 
-use crate::bench::{Bench, Task, announce, at_once, bounded, done, later, now};
-use crate::destroys::Destroys;
+use crate::bench::{Bench, Task, announce, at_once, bounded, done, held_destroys, later, now};
 use crate::groups::{Peer, posted};
 
 #[test]
@@ -16,23 +15,29 @@ fn close_waits_for_sends_and_aborts_receives() {
     {
         let bench = Bench::new();
         let peer = Peer::new(&bench);
-        let mut receive = Task::new(peer.channel.receive(peer.buffer()));
+        let mut receive = Task::new(peer.channel.receive(peer.buffer())).waits();
         let mut sends = [(); 3].map(|()| peer.send());
         let ids = posted();
-        let mut close = Task::new(peer.channel.close()).waits();
+        let mut closes = [(); 2].map(|()| Task::new(peer.channel.close()).waits());
         done(ids[1..].iter().copied());
         announce(&bench);
         // The third was in the backlog until now.
-        assert_eq!((posted().len(), close.was_woken()), (4, 0));
-        assert!(close.poll().is_pending());
+        assert_eq!((posted().len(), closes[0].was_woken()), (4, 0));
+        assert!(closes[0].poll().is_pending());
         done(posted().last().copied());
         announce(&bench);
-        assert_eq!(close.was_woken(), 1);
-        close.ends_when_woken().unwrap();
+        for close in &mut closes {
+            assert_eq!(close.was_woken(), 1);
+            // The first takes the channel down, which is the reason that the other returns.
+            let _closed = close.ends_when_woken();
+        }
         assert!(sends.iter_mut().all(|send| send.ends().0.is_ok()));
         let (aborted, buffer) = receive.ends();
         assert!(aborted.is_err());
         assert_eq!(buffer.capacity(), 64);
+        // Again: it is gone.
+        now(at_once(&peer.channel)).unwrap();
+        now(peer.channel.close()).unwrap();
     }
     assert_all_is_well();
 }
@@ -54,11 +59,8 @@ fn close_waits_for_no_flush() {
     with(|library| library.done.push_back(failed));
     announce(&bench);
     assert!(matches!(close.ends_when_woken(), Err(CloseError::Down(_))));
-    let ended = sends.iter_mut().chain([&mut receive]).map(Task::ends);
-    for (result, buffer) in ended {
-        assert!(result.is_err());
-        assert_eq!(buffer.capacity(), 64);
-    }
+    let mut ended = sends.iter_mut().chain([&mut receive]).map(Task::ends);
+    assert!(ended.all(|(result, buffer)| result.is_err() && buffer.capacity() == 64));
     // One that was down before, too.
     let peer = Peer::new(&bench);
     let mut send = peer.send().waits();
@@ -68,67 +70,21 @@ fn close_waits_for_no_flush() {
 }
 
 #[test]
-fn close_does_not_wait_for_receives() {
-    let bench = Bench::new();
-    let peer = Peer::new(&bench);
-    let receive = Task::new(peer.channel.receive(peer.buffer())).waits();
-    // Dropping it, as a timeout does, closes the channel at once.
-    let _closed = Task::new(peer.channel.close()).poll();
-    later(peer.group().closed()).unwrap();
-    assert_eq!(receive.was_woken(), 1);
-    let mut receive = receive;
-    assert!(receive.ends().0.is_err());
-}
-
-#[test]
-fn destroying_ends_everything() {
-    {
-        let bench = Bench::new();
-        let peer = Peer::new(&bench);
-        let receive = Task::new(peer.channel.receive(peer.buffer())).waits();
-        let mut sends = [(); 3].map(|()| peer.send());
-        later(at_once(&peer.channel)).unwrap();
-        assert!(peer.channel.endpoint().is_none());
-        assert_eq!(receive.was_woken(), 1);
-        for ended in sends.iter_mut().map(Task::ends).chain([{ receive }.ends()]) {
-            assert!(ended.0.is_err());
-            assert_eq!(ended.1.capacity(), 64);
-        }
-        // Again: it is gone.
-        now(at_once(&peer.channel)).unwrap();
-        now(peer.channel.close()).unwrap();
-    }
-    assert_all_is_well();
-}
-
-#[test]
 fn stuck_queue_pair_is_the_answer_of_each_way_to_close() {
     let refuse = || with(|library| library.refuse.push(("ibv_destroy_qp", libc::EIO)));
     let is_stuck = |closed| matches!(closed, Err(CloseError::Stuck));
     let bench = Bench::new();
-    let (first, second) = (Peer::new(&bench), Peer::new(&bench));
+    let [first, second, third] = [(); 3].map(|()| Peer::new(&bench));
     refuse();
     assert!(is_stuck(later(at_once(&first.channel))));
     assert!(is_stuck(now(at_once(&first.channel))));
     refuse();
     assert!(is_stuck(later(second.channel.close())));
-}
-
-#[test]
-fn all_tasks_that_close_a_channel_are_woken() {
-    let bench = Bench::new();
-    let peer = Peer::new(&bench);
-    let mut send = peer.send().waits();
-    let ids = posted();
-    let mut closes = [(); 3].map(|()| Task::new(peer.channel.close()).waits());
-    done(ids);
-    announce(&bench);
-    for close in &mut closes {
-        assert_eq!(close.was_woken(), 1);
-        // The first takes the channel down, which is the reason that the others return.
-        let _closed = close.ends_when_woken();
+    refuse();
+    drop(third.join());
+    for _ in 0..2 {
+        assert!(is_stuck(later(third.group().closed())));
     }
-    assert!(send.ends().0.is_ok());
 }
 
 /// A task that is polled with ever new wakers, as one of a `FuturesUnordered` that moves: only the last is
@@ -156,19 +112,18 @@ fn closing_keeps_one_waker() {
             // Until the send has ended, and until the queue pair has been destroyed.
             poll_all();
             assert_eq!(kept(), 1);
-            let destroys = Destroys::new();
+            let destroys = held_destroys();
             done(posted());
             announce(&bench);
             assert_eq!(kept(), 0, "it was woken");
             poll_all();
-            destroys.begins();
+            destroys.begins("ibv_destroy_qp");
             assert_eq!(kept(), 1);
             drop(close);
             assert_eq!(kept(), 0);
             destroys.returns();
             assert!(send.ends().0.is_ok());
             later(peer.group().closed()).unwrap();
-            with(|library| library.before = None);
         }
         assert_all_is_well();
     });

@@ -1,18 +1,23 @@
 //! Groups: how operations end when the device, the queue or the notifier fails.
 
+use std::io::{self, Read as _, Write as _};
 use std::sync::Arc;
+use std::time::Duration;
 
 pub(crate) use fake_libibverbs::posted;
 use fake_libibverbs::{assert_all_is_well, with};
+use rustix::thread::{SecureComputingMode, set_secure_computing_mode};
 use verbs_async::verbs_channel::error::Queue;
 use verbs_async::verbs_channel::{
-    Channel, DownReason, Outgoing, OwnedBuffer, OwnedRequest, RejectReason, SharedMemory,
-    TransportError,
+    BufferPool, Channel, DownReason, Outgoing, OwnedBuffer, OwnedRequest, RejectReason,
+    SharedMemory, TransportError,
 };
 use verbs_async::{AsyncChannel, AsyncGroup, Operation, verbs_channel};
+use verbs_core::verbs_sys::ibv_wc;
 use verbs_core::{AccessFlags, ProtectionDomain};
+use verbs_harness::child::{end_the_child, fork};
 
-use crate::bench::{Bench, Task, announce, at_once, done, join, later, now, system_calls};
+use crate::bench::{Bench, LONG, Task, announce, at_once, done, join, later, now, system_calls};
 
 /// A channel with room for two requests in each queue, in a group of its own.
 pub(crate) struct Peer {
@@ -54,35 +59,6 @@ impl Peer {
     }
 }
 
-#[test]
-fn failed_notifier_aborts_all_ops_and_returns_their_buffers() {
-    {
-        let bench = Bench::new();
-        let peers = [Peer::new(&bench), Peer::new(&bench)];
-        // In flight, in the backlog, and not polled yet.
-        let mut tasks: Vec<_> = peers
-            .iter()
-            .flat_map(|peer| [peer.send().waits(), peer.send(), peer.send().waits()])
-            .collect();
-        bench.hand.over();
-        for task in &mut tasks {
-            let (result, buffer) = task.ends_when_woken();
-            assert!(result.is_err());
-            assert_eq!(buffer.capacity(), 64);
-        }
-        for peer in &peers {
-            assert_eq!(peer.channel.down_reason(), Some(DownReason::NotifierFailed));
-            let (result, buffer) = now(peer.channel.send(peer.buffer()));
-            assert!(matches!(result, Err(TransportError::Rejected(_))));
-            assert_eq!(buffer.capacity(), 64);
-            let (result, works) = now(peer.channel.batch(peer.sends()));
-            assert!(matches!(result, Err(TransportError::Rejected(_))));
-            assert_eq!(works.len(), 2);
-        }
-    }
-    assert_all_is_well();
-}
-
 /// Whether no channel can join, and why.
 fn takes_no_channel(group: &AsyncGroup) {
     let member = group.prepare().unwrap();
@@ -116,60 +92,6 @@ fn group_whose_notifier_has_failed_takes_no_channel() {
 }
 
 #[test]
-fn failed_arming_takes_all_channels_down() {
-    {
-        let bench = Bench::new();
-        let peer = Peer::new(&bench);
-        with(|library| library.refuse.push(("ibv_req_notify_cq", libc::EIO)));
-        let mut tasks = [peer.send(), peer.send(), peer.send()];
-        for task in &mut tasks {
-            assert_eq!(task.ends_when_woken().1.capacity(), 64);
-        }
-        assert_eq!(peer.channel.down_reason(), Some(DownReason::NotifierFailed));
-    }
-    assert_all_is_well();
-}
-
-#[test]
-fn channel_that_joins_after_a_failed_arming_gets_events() {
-    let bench = Bench::new();
-    let peer = Peer::new(&bench);
-    with(|library| library.refuse.push(("ibv_req_notify_cq", libc::EIO)));
-    assert!(peer.send().ends_when_woken().0.is_err());
-    later(peer.group.closed()).unwrap();
-    let (late, before) = (peer.join(), system_calls().0);
-    let mut sleeps = Task::new(late.send(peer.buffer())).waits();
-    assert_eq!(system_calls().0, before + 1);
-    done(posted().last().copied());
-    announce(&bench);
-    assert_eq!(sleeps.was_woken(), 1);
-    assert!(sleeps.ends().0.is_ok());
-}
-
-#[test]
-fn failed_poll_takes_all_channels_down() {
-    {
-        let bench = Bench::new();
-        let peer = Peer::new(&bench);
-        let mut tasks = [peer.send(), peer.send(), peer.send()].map(Task::waits);
-        with(|library| library.poll_answer = Some(-2));
-        announce(&bench);
-        later(peer.group.closed()).unwrap();
-        for task in &mut tasks {
-            assert_eq!(task.was_woken(), 1);
-            let (result, buffer) = task.ends();
-            assert!(result.is_err());
-            assert_eq!(buffer.capacity(), 64);
-        }
-        assert!(matches!(
-            peer.channel.down_reason(),
-            Some(DownReason::Poll(_))
-        ));
-    }
-    assert_all_is_well();
-}
-
-#[test]
 fn sleep_costs_one_arming_and_one_event_and_polling_costs_none() {
     let bench = Bench::new();
     let peer = Peer::new(&bench);
@@ -188,24 +110,63 @@ fn sleep_costs_one_arming_and_one_event_and_polling_costs_none() {
     assert_eq!(system_calls(), (3, 3));
 }
 
+/// The child may only read, write and exit: any other system call kills it.
 #[test]
-fn abandoned_ops_and_dropped_channels_release_everything() {
-    {
-        let bench = Bench::new();
-        let peer = Peer::new(&bench);
-        drop(peer.send().waits());
-        drop(peer.send());
-        drop(peer.send());
-        let kept = peer.send();
-        let Peer { channel, group, .. } = peer;
-        drop(channel);
-        let (mut kept, group) = (kept, group);
-        let (result, buffer) = kept.ends_when_woken();
-        assert!(result.is_err());
-        assert_eq!(buffer.capacity(), 64);
-        drop(group);
+#[cfg_attr(miri, ignore = "Miri has no forks")]
+fn no_system_call_is_made_while_completions_keep_coming() {
+    let bench = Bench::new();
+    let peer = Peer::new(&bench);
+    with(|library| {
+        library.calls.reserve(10_000);
+        library.rooms.reserve(10_000);
+    });
+    let mut buffer = peer.buffer();
+    let mut rounds = || {
+        for _ in 0..100 {
+            let mut send = Task::new(peer.channel.send(std::mem::take(&mut buffer)));
+            done(posted());
+            with(|library| library.posted.clear());
+            let (sent, back) = send.ends();
+            sent.unwrap();
+            buffer = back;
+        }
+    };
+    rounds();
+    let (mut reader, mut writer) = io::pipe().unwrap();
+    if fork() == 0 {
+        end_the_child(|| {
+            set_secure_computing_mode(SecureComputingMode::Strict).unwrap();
+            rounds();
+            writer.write_all(b"done").unwrap();
+        });
     }
-    assert_all_is_well();
+    drop(writer);
+    let mut written = String::new();
+    reader.read_to_string(&mut written).unwrap();
+    assert_eq!(written, "done", "the child was killed");
+}
+
+#[test]
+fn busy_polling_sleeps_only_after_its_time() {
+    let bench = Bench::new();
+    let peer = Peer::new(&bench);
+    peer.group.set_busy_poll(LONG);
+    let mut send = peer.send();
+    let completion = ibv_wc {
+        wr_id: posted()[0],
+        ..Default::default()
+    };
+    // It completes after some more polls.
+    with(|library| library.done_later = Some((20, completion)));
+    assert!(send.ends().0.is_ok());
+    assert_eq!(system_calls(), (0, 0));
+    peer.group.set_busy_poll(Duration::from_millis(1));
+    let mut send = peer.send().waits();
+    assert_eq!(system_calls(), (1, 0));
+    done(posted().last().copied());
+    announce(&bench);
+    assert_eq!(send.was_woken(), 1);
+    assert!(send.ends().0.is_ok());
 }
 
 #[test]
@@ -223,49 +184,27 @@ fn channel_that_is_down_keeps_its_id_until_it_is_dropped() {
 }
 
 #[test]
-fn partly_posted_batch_leaves_no_task_asleep() {
+fn result_of_an_operation_drops_the_buffer_and_can_be_awaited_again() {
     let bench = Bench::new();
     let peer = Peer::new(&bench);
-    let mut receive = Task::new(peer.channel.receive(peer.buffer())).waits();
-    // The first of its two requests is in flight, and will not complete.
-    with(|library| library.refuse_post = Some((1, libc::ENOMEM, true)));
-    let mut batch = Task::new(peer.channel.batch(peer.sends()));
-    assert_eq!(receive.was_woken(), 1);
-    assert!(receive.ends().0.is_err());
-    assert!(batch.ends().0.is_err());
-}
-
-#[test]
-fn op_posted_after_an_abandoned_head_leaves_no_task_asleep() {
-    let bench = Bench::new();
-    let peer = Peer::new(&bench);
-    let mut receive = Task::new(peer.channel.receive(peer.buffer())).waits();
-    let mut first = peer.send();
-    let longer = peer.channel.batch(peer.sends());
-    let mut last = peer.send();
-    // The driver does not report whether it was posted.
-    with(|library| library.refuse_post = Some((0, libc::ENOMEM, false)));
-    drop(longer);
-    assert_eq!(receive.was_woken(), 1);
-    for ended in [receive.ends(), first.ends(), last.ends()] {
-        assert!(ended.0.is_err());
+    let pool = BufferPool::new(peer.channel.pd(), 64, 1).unwrap();
+    for is_dropped in [false, true] {
+        let operation = peer.channel.send(pool.take().unwrap());
+        // As after a timeout around `&mut result`.
+        let mut result = Task::new(operation.result()).waits().waits();
+        assert_eq!(pool.available(), 0);
+        if is_dropped {
+            drop(result);
+            done(posted().last().copied());
+            announce(&bench);
+        } else {
+            done(posted());
+            announce(&bench);
+            assert_eq!(result.was_woken(), 1);
+            assert!(result.ends().is_ok());
+        }
+        assert_eq!(pool.available(), 1);
     }
-}
-
-#[test]
-fn channel_rejected_by_a_full_group_can_join_later() {
-    let bench = Bench::new();
-    let peer = Peer::new(&bench);
-    let others = [(); 3].map(|()| peer.join());
-    let member = peer.group.prepare().unwrap();
-    let endpoint = member.endpoint();
-    let full = peer.group.join(member.handshake(&endpoint).unwrap());
-    let full = full.unwrap_err();
-    assert!(matches!(full.error(), verbs_channel::Error::GroupFull(4)));
-    drop(others);
-    later(peer.group.closed()).unwrap();
-    let channel = peer.group.join(full.into_given()).unwrap();
-    assert!(channel.down_reason().is_none());
 }
 
 #[test]

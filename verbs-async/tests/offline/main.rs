@@ -1,12 +1,12 @@
 //! Awaited queues and groups on [`fake_libibverbs`], whose events the tests deliver by hand.
 #![cfg(test)]
 
+mod allocations;
 mod announced;
 mod auto_traits;
 mod awaited;
 mod awaited_model;
 mod bench;
-mod chains;
 mod closing;
 mod destroys;
 mod ends;
@@ -19,14 +19,9 @@ mod hooks;
 mod loggers;
 mod peers;
 mod prepared;
-mod results;
 mod shared_messages;
-mod shares;
-#[expect(dead_code, reason = "is the base of other tests, too")]
-mod transfer_bench;
 mod transfers;
 mod turns;
-mod untaken;
 mod wakers;
 
 use verbs_harness::allocations::Counting;

@@ -10,10 +10,10 @@ use verbs_async::verbs_channel::error::Queue;
 use verbs_async::verbs_channel::verbs_core::ProtectionDomain;
 use verbs_async::verbs_channel::verbs_core::codes::WcStatus;
 use verbs_async::verbs_channel::verbs_core::verbs_sys::{IBV_WC_RECV, ibv_wc};
-use verbs_async::verbs_channel::{BufferPool, Channel, OwnedBuffer, TransportError};
+use verbs_async::verbs_channel::{BufferPool, Channel, TransportError};
 use verbs_async::{AsyncChannel, AsyncGroup};
 
-use crate::bench::{Bench, Task, announce, bounded, done, later};
+use crate::bench::{Bench, Task, announce, bounded, done};
 use crate::groups::posted;
 
 /// A group of one channel with room for two receives, and a pool of two blocks.
@@ -62,29 +62,6 @@ fn prepared_receives_are_operations_of_the_channel_that_joins() {
     assert!(second.ends().0.is_ok());
     drop(block);
     assert_eq!(pool.available(), 2);
-}
-
-#[test]
-fn prepared_receives_that_are_not_taken_end_with_their_channel() {
-    {
-        let bench = Bench::new();
-        let (group, pool, _pd) = group(&bench);
-        // Each has the place of the one before, in flight or completed.
-        for completed in [0, 1, 2, 0] {
-            let channel = join(&group, &pool);
-            done(posted().into_iter().take(completed));
-            if completed > 0 {
-                // A task drives, which dispatches them.
-                let send = Task::new(channel.send(OwnedBuffer::empty())).waits();
-                drop(send);
-            }
-            assert_eq!(pool.available(), 0);
-            drop(channel);
-            later(group.closed()).unwrap();
-            assert_eq!(pool.available(), 2, "{completed} completed");
-        }
-    }
-    assert_all_is_well();
 }
 
 #[test]

@@ -5,9 +5,7 @@ use std::future::Future;
 
 use fake_libibverbs::{assert_all_is_well, deliver, with};
 use verbs_async::verbs_channel::error::Queue;
-use verbs_async::verbs_channel::{
-    BufferPool, Channel, ChannelId, DownReason, Message, Outgoing, RejectReason, TransportError,
-};
+use verbs_async::verbs_channel::{BufferPool, Channel, ChannelId, DownReason, Message, Outgoing};
 use verbs_async::{AsyncChannel, AsyncGroup, SharedMessages};
 use verbs_core::device::EventType;
 use verbs_core::verbs_sys::{IBV_WC_LOC_LEN_ERR, IBV_WC_RECV, IBV_WC_SUCCESS, ibv_wc};
@@ -260,29 +258,6 @@ fn receive_that_the_driver_rejects_ends_all_channels_and_loses_no_block() {
 }
 
 #[test]
-fn receives_without_memory_wait_for_no_block_and_channels_post_none() {
-    let bench = Bench::new();
-    let pd = bench.context.alloc_pd().unwrap();
-    let receives = Channel::builder(&pd).shared_immediates(2);
-    let shared = AsyncGroup::with_shared_receives(&receives, 1, &bench.events);
-    let (group, mut messages) = shared.unwrap();
-    let channel = join(&group);
-    for receive in 0..5 {
-        let mut task = waits(&mut messages);
-        arrives(receive, &channel, b"");
-        announce(&bench);
-        assert_eq!(task.ends().unwrap().channel, channel.id());
-    }
-    let (result, buffer) = now(channel.receive(pd.reg_mr(vec![0_u8; 8]).unwrap()));
-    let is_rejected = matches!(
-        result,
-        Err(TransportError::Rejected(RejectReason::SharedReceives))
-    );
-    assert!(is_rejected, "{result:?}");
-    assert_eq!(buffer.capacity(), 8);
-}
-
-#[test]
 fn messages_of_a_channel_that_never_joins_leave_the_receives_to_the_others() {
     let bench = Bench::new();
     let (shared, mut messages) = Shared::new(&bench, 2);
@@ -303,25 +278,6 @@ fn messages_of_a_channel_that_never_joins_leave_the_receives_to_the_others() {
     announce(&bench);
     assert_eq!(task.was_woken(), 1);
     assert_eq!(task.ends().unwrap().channel, shared.id(1));
-}
-
-#[test]
-fn number_of_a_channel_that_never_joins_is_that_of_the_next() {
-    let bench = Bench::new();
-    let (shared, messages) = Shared::new(&bench, 2);
-    // Whether or not a task takes messages, and whether or not one waits.
-    let mut messages = Some(messages);
-    let prepared = shared.group.prepare().unwrap();
-    let qp_num = prepared.endpoint().qp_num();
-    drop(prepared);
-    for round in 0..3 {
-        with(|library| library.qp_nums.push_back(qp_num));
-        let prepared = shared.group.prepare().unwrap();
-        let task = messages.as_mut().filter(|_| round == 1).map(waits);
-        assert_eq!(prepared.endpoint().qp_num(), qp_num);
-        drop((prepared, task));
-        messages = messages.filter(|_| round == 0);
-    }
 }
 
 #[test]

@@ -1,25 +1,153 @@
 //! Awaited transfers: whatever is cancelled, the device is done with the memory that they return.
 
-use std::future::{Future as _, pending};
+use std::cell::RefCell;
+use std::future::{Future, pending, poll_fn};
 use std::mem::ManuallyDrop;
 use std::pin::pin;
-use std::sync::Arc;
-use std::task::{Context, Waker};
-use std::thread;
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use fake_libibverbs::{assert_all_is_well, in_flight, posted, with};
-use verbs_async::AsyncGroup;
-use verbs_async::verbs_channel::engine::TransferError;
+use fake_libibverbs::{assert_all_is_well, in_flight, is_in_flight, posted, with};
+use verbs_async::verbs_channel::engine::{TransferError, TransferOutcome};
 use verbs_async::verbs_channel::error::Queue;
 use verbs_async::verbs_channel::{
-    BufferPool, Channel, DownReason, Outgoing, RejectReason, SharedMemory, TransportError,
+    BufferPool, Channel, ChannelId, DownReason, Outgoing, OwnedRequest, RejectReason,
+    TransportError,
 };
-use verbs_core::verbs_sys::{IBV_WC_REM_ACCESS_ERR, IBV_WC_WR_FLUSH_ERR};
-use verbs_core::{AccessFlags, RemoteMemoryRegion};
+use verbs_async::{AsyncChannel, AsyncGroup, AsyncTransfer};
+use verbs_core::verbs_sys::{IBV_QPS_ERR, IBV_WC_WR_FLUSH_ERR, ibv_wc};
 
-use crate::bench::{Bench, Task, announce, done, join, later, now};
-use crate::transfer_bench::{Clock, Pair, TIMEOUT, aborted, ends, flushes, is_rejected, results};
+use crate::bench::{Bench, Task, announce, done, held_destroys, join, later, now};
+
+const TIMEOUT: Duration = Duration::from_millis(200);
+const DRAIN: Duration = Duration::from_millis(30);
+
+/// Timers that run out when the test ends them.
+#[derive(Default)]
+struct Clock(RefCell<Vec<(Duration, bool)>>);
+
+impl Clock {
+    fn sleep(&self, time: Duration) -> impl Future<Output = ()> {
+        let mut timers = self.0.borrow_mut();
+        let at = timers.len();
+        timers.push((time, false));
+        poll_fn(move |_| match self.0.borrow()[at].1 {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        })
+    }
+
+    /// All timers have passed.
+    fn passes(&self) {
+        let mut timers = self.0.borrow_mut();
+        timers
+            .iter_mut()
+            .for_each(|(_, has_passed)| *has_passed = true);
+    }
+
+    /// The times of all timers: those that are left of `TIMEOUT` and `DRAIN`.
+    fn times(&self) -> Vec<Duration> {
+        let timers = self.0.borrow();
+        let whole = |left| match left {
+            _ if left > TIMEOUT => left,
+            _ if left > DRAIN => TIMEOUT,
+            _ => DRAIN,
+        };
+        timers.iter().map(|(left, _)| whole(*left)).collect()
+    }
+}
+
+/// A group of two channels with room for two sends each.
+struct Pair {
+    group: AsyncGroup,
+    a: AsyncChannel,
+    b: AsyncChannel,
+    pool: BufferPool,
+}
+
+impl Pair {
+    fn new(bench: &Bench) -> Self {
+        let pd = bench.context.alloc_pd().unwrap();
+        let builder = Channel::builder(&pd).max_send_wr(2).max_recv_wr(2);
+        let builder = builder.drain_timeout(DRAIN);
+        let group = AsyncGroup::new(builder, 4, &bench.events).unwrap();
+        let (a, b) = (join(&group), join(&group));
+        let pool = BufferPool::new(&pd, 64, 12).unwrap();
+        with(|library| library.modified.clear());
+        Self { group, a, b, pool }
+    }
+
+    fn send(&self) -> OwnedRequest {
+        Outgoing::send(self.pool.take().unwrap()).into()
+    }
+
+    /// Sends on these channels, which have begun.
+    fn sends(&self, channels: &[ChannelId]) -> AsyncTransfer {
+        let mut transfer = self.group.transfer(channels.len());
+        channels
+            .iter()
+            .for_each(|at| transfer.add(*at, self.send()));
+        drop(Task::new(transfer.finish()).waits());
+        transfer
+    }
+
+    fn free(&self) -> usize {
+        self.pool.available()
+    }
+}
+
+/// The device flushes what is in flight, of these requests.
+fn flushes(requests: &[u64]) {
+    let left = requests.iter().filter(|wr_id| is_in_flight(**wr_id));
+    let flushed = left.map(|wr_id| ibv_wc {
+        wr_id: *wr_id,
+        status: IBV_WC_WR_FLUSH_ERR,
+        ..Default::default()
+    });
+    let flushed: Vec<_> = flushed.collect();
+    with(|library| library.done.extend(flushed));
+}
+
+/// How many queue pairs were moved to `ERR`.
+fn aborted() -> usize {
+    with(|library| {
+        let modified = library.modified.iter();
+        modified
+            .filter(|(attr, _)| attr.qp_state == IBV_QPS_ERR)
+            .count()
+    })
+}
+
+/// The driver refuses this once.
+fn refuse(verb: &'static str) {
+    with(|library| library.refuse.push((verb, libc::EIO)));
+}
+
+fn destroyed() -> usize {
+    with(|library| {
+        let calls = library.calls.iter();
+        calls.filter(|call| **call == "ibv_destroy_qp").count()
+    })
+}
+
+/// The results of all operations, which have their buffers.
+fn results(transfer: &mut AsyncTransfer) -> Vec<Result<(), TransportError>> {
+    let outcomes = transfer.drain().enumerate();
+    let result = |(index, outcome): (usize, TransferOutcome)| {
+        assert_eq!(outcome.index, index);
+        assert_eq!(outcome.buffer.unwrap().capacity(), 64);
+        outcome.result.map(drop)
+    };
+    outcomes.map(result).collect()
+}
+
+const fn is_timed_out(result: &Result<(), TransportError>) -> bool {
+    matches!(result, Err(TransportError::Aborted(reason)) if reason.is_timed_out())
+}
+
+const fn is_rejected(result: &Result<(), TransportError>) -> bool {
+    matches!(result, Err(TransportError::Rejected(_)))
+}
 
 #[test]
 fn set_that_is_larger_than_its_queues_succeeds_and_is_used_again() {
@@ -27,7 +155,8 @@ fn set_that_is_larger_than_its_queues_succeeds_and_is_used_again() {
         let bench = Bench::new();
         let pair = Pair::new(&bench);
         let [a, b] = [pair.a.id(), pair.b.id()];
-        let mut transfer = pair.a.transfer(6);
+        // It has no room at first: it would be larger than all memory.
+        let mut transfer = pair.a.transfer(usize::MAX);
         for _ in 0..3 {
             with(|library| library.posted.clear());
             [a, b, a, a, b, a]
@@ -57,35 +186,6 @@ fn set_that_is_larger_than_its_queues_succeeds_and_is_used_again() {
 }
 
 #[test]
-fn set_that_is_larger_than_all_memory_has_no_room_at_first() {
-    let bench = Bench::new();
-    let pair = Pair::new(&bench);
-    with(|library| library.completes_sends = true);
-    for operations in [usize::MAX, 1 << 56] {
-        let mut transfer = pair.group.transfer(operations);
-        transfer.add(pair.a.id(), pair.send());
-        now(transfer.finish()).unwrap();
-        assert_eq!(results(&mut transfer).len(), 1);
-    }
-}
-
-#[test]
-fn finish_with_a_timeout_sleeps_once_if_all_end_in_time() {
-    let bench = Bench::new();
-    let pair = Pair::new(&bench);
-    let mut transfer = pair.sends(&[pair.a.id()]);
-    let clock = Clock::default();
-    let mut task =
-        Task::new(transfer.finish_by(Instant::now() + TIMEOUT, |time| clock.sleep(time))).waits();
-    done(posted());
-    announce(&bench);
-    task.ends().unwrap();
-    drop(task);
-    assert_eq!(clock.times(), [TIMEOUT]);
-    assert_eq!((aborted(), pair.a.is_down()), (0, false));
-}
-
-#[test]
 fn operations_in_the_backlog_only_are_rejected_and_their_channel_goes_on() {
     let bench = Bench::new();
     let pair = Pair::new(&bench);
@@ -110,59 +210,33 @@ fn operations_in_the_backlog_only_are_rejected_and_their_channel_goes_on() {
     { behind }.ends().0.unwrap();
 }
 
-/// How long a post takes, and the timeout for four of them.
-const SLOW: Duration = Duration::from_millis(5);
-const SHORT: Duration = Duration::from_millis(20);
-
 #[test]
-fn timeout_counts_from_the_call_and_nothing_is_posted_after_it() {
-    let bench = Bench::new();
-    let pair = Pair::new(&bench);
-    let id = pair.a.id();
-    let mut transfer = pair.group.transfer(12);
-    (0..12).for_each(|_| transfer.add(id, pair.send()));
-    with(|library| (library.slow_posts, library.completes_sends) = (SLOW, true));
-    let before = posted().len();
-    // Nothing is begun by a future that is polled too late, and the runtime's timer is of no use.
-    let late = transfer.finish_by(Instant::now() + SHORT, |_| pending::<()>());
-    thread::sleep(SHORT);
-    now(late).unwrap_err();
-    assert_eq!(posted().len(), before);
-    assert!(results(&mut transfer).iter().all(is_rejected));
-    (0..12).for_each(|_| transfer.add(id, pair.send()));
-    let ended = later(transfer.finish_by(Instant::now() + SHORT, |_| pending::<()>()));
-    let posts = posted().len() - before;
-    // Eight are posted between two reads of the clock.
-    assert!((1..12).contains(&posts), "{posts}");
-    ended.unwrap_err();
-    let results = results(&mut transfer);
-    assert_eq!(
-        results.iter().filter(|result| result.is_ok()).count(),
-        posts
-    );
-    assert!(results[posts..].iter().all(is_rejected));
-    assert_eq!((aborted(), pair.a.is_down(), pair.free()), (0, false, 12));
-}
-
-#[test]
-fn slow_posts_do_not_hold_the_thread_of_the_executor() {
-    let bench = Bench::new();
-    let pair = Pair::new(&bench);
-    let pool = BufferPool::new(pair.group.pd(), 64, 200).unwrap();
-    let mut transfer = pair.group.transfer(200);
-    while let Some(block) = pool.take() {
-        transfer.add(pair.a.id(), Outgoing::send(block));
+fn long_set_shares_doorbells_or_does_not_hold_the_thread_of_the_executor() {
+    for depth in [2, 64] {
+        let bench = Bench::new();
+        let pd = bench.context.alloc_pd().unwrap();
+        let builder = Channel::builder(&pd).max_send_wr(depth);
+        let group = AsyncGroup::new(builder, 1, &bench.events).unwrap();
+        let channel = join(&group);
+        let pool = BufferPool::new(&pd, 64, 200).unwrap();
+        let mut transfer = group.transfer(200);
+        while let Some(block) = pool.take() {
+            transfer.add(channel.id(), Outgoing::send(block));
+        }
+        with(|library| (library.completes_sends, library.posted) = (true, Vec::new()));
+        {
+            let mut finishing = pin!(transfer.finish());
+            let mut cx = Context::from_waker(Waker::noop());
+            let yields = finishing.as_mut().poll(&mut cx).is_pending();
+            assert!(yields && posted().len() < 100 || depth > 2);
+            if yields {
+                later(finishing).unwrap();
+            }
+        }
+        assert_eq!(results(&mut transfer).len(), 200);
+        let doorbells = with(|library| library.posted.len());
+        assert!(doorbells < 30 || depth == 2, "{doorbells}");
     }
-    with(|library| library.completes_sends = true);
-    let before = posted().len();
-    {
-        let mut finishing = pin!(transfer.finish());
-        let mut cx = Context::from_waker(Waker::noop());
-        assert!(finishing.as_mut().poll(&mut cx).is_pending(), "it yields");
-        assert!(posted().len() - before < 100);
-        later(finishing).unwrap();
-    }
-    assert_eq!(results(&mut transfer).len(), 200);
 }
 
 /// The set is dropped, or its timeout has passed, on a device that completes all at once.
@@ -239,32 +313,6 @@ fn set_that_is_dropped_after_its_timeout_or_leaked_returns_its_buffers_with_its_
 }
 
 #[test]
-fn failed_operation_and_what_cannot_be_posted_are_reported() {
-    let bench = Bench::new();
-    let pair = Pair::new(&bench);
-    let id = pair.a.id();
-    let mut transfer = pair.sends(&[id, id, id]);
-    // A channel of another group.
-    let other = Pair::new(&bench);
-    transfer.add(other.a.id(), pair.send());
-    let mut task = Task::new(transfer.finish()).waits();
-    let requests = posted();
-    ends(requests[0], IBV_WC_REM_ACCESS_ERR);
-    ends(requests[1], IBV_WC_WR_FLUSH_ERR);
-    let Err(TransferError::Failed {
-        failed: 4, first, ..
-    }) = task.ends()
-    else {
-        panic!("all have failed");
-    };
-    drop(task);
-    assert!(matches!(first, TransportError::Work { .. }));
-    let results = results(&mut transfer);
-    assert!(results[2..].iter().all(is_rejected));
-    assert!(!other.a.is_down() && pair.free() == 12);
-}
-
-#[test]
 fn channel_that_is_closed_meanwhile_ends_its_operations() {
     let bench = Bench::new();
     let pair = Pair::new(&bench);
@@ -286,45 +334,6 @@ fn channel_that_is_closed_meanwhile_ends_its_operations() {
 }
 
 #[test]
-fn requests_of_a_deep_queue_share_doorbells() {
-    let bench = Bench::new();
-    let pd = bench.context.alloc_pd().unwrap();
-    let builder = Channel::builder(&pd).max_send_wr(64).max_recv_wr(2);
-    let group = AsyncGroup::new(builder, 4, &bench.events).unwrap();
-    let (a, b) = (join(&group), join(&group));
-    let pool = BufferPool::new(&pd, 64, 300).unwrap();
-    let mut transfer = group.transfer(300);
-    for _ in 0..2 {
-        with(|library| (library.completes_sends, library.posted) = (true, Vec::new()));
-        for at in 0..300 {
-            let id = if at % 3 == 0 { a.id() } else { b.id() };
-            transfer.add(id, Outgoing::send(pool.take().unwrap()));
-        }
-        later(transfer.finish()).unwrap();
-        let (doorbells, requests) =
-            with(|library| (library.posted.len(), library.posted.concat().len()));
-        assert!(requests == 300 && doorbells < 30, "{doorbells}");
-        assert_eq!(results(&mut transfer).len(), 300);
-        assert_eq!(pool.available(), 300);
-    }
-    // One that is in flight with its chain when the deadline passes.
-    with(|library| library.completes_sends = false);
-    (0..100).for_each(|_| transfer.add(a.id(), Outgoing::send(pool.take().unwrap())));
-    let clock = Clock::default();
-    let sleep = |time| clock.sleep(time);
-    let task = Task::new(transfer.finish_by(Instant::now() + TIMEOUT, sleep)).waits();
-    clock.passes();
-    let mut task = task.waits();
-    flushes(&posted());
-    announce(&bench);
-    assert!(task.ends().is_err());
-    drop(task);
-    let results = results(&mut transfer);
-    assert!(results.len() == 100 && results.iter().all(Result::is_err));
-    assert_eq!((in_flight(), pool.available()), (0, 300));
-}
-
-#[test]
 fn counters_of_a_group_are_read_and_printed() {
     let bench = Bench::new();
     let pair = Pair::new(&bench);
@@ -332,9 +341,14 @@ fn counters_of_a_group_are_read_and_printed() {
     let mut transfer = pair.sends(&[pair.a.id(), pair.a.id(), pair.b.id()]);
     let text = pair.group.to_string();
     assert!(text.contains("up: 2 in flight"), "{text}");
+    let clock = Clock::default();
+    let sleep = |time| clock.sleep(time);
+    let mut task = Task::new(transfer.finish_by(Instant::now() + TIMEOUT, sleep)).waits();
     done(posted());
     announce(&bench);
-    later(transfer.finish()).unwrap();
+    task.ends().unwrap();
+    drop(task);
+    assert_eq!(clock.times(), [TIMEOUT], "it sleeps once");
     assert_eq!((all.read().completed, of_a.read().completed), (3, 2));
     let text = pair.group.to_string();
     assert!(
@@ -344,46 +358,131 @@ fn counters_of_a_group_are_read_and_printed() {
     assert_eq!(results(&mut transfer).len(), 3);
 }
 
+/// Whether the device flushes, whether `ibv_modify_qp` fails, and how many queue pairs are destroyed.
 #[test]
-fn owner_of_a_slice_whose_future_is_dropped_is_dropped_when_the_device_is_done() {
-    let bench = Bench::new();
-    let pair = Pair::new(&bench);
-    let pd = pair.group.pd();
-    let memory = SharedMemory::register([pd], vec![0_u8; 64], AccessFlags::empty()).unwrap();
-    let owner = Arc::new(());
-    let slice = memory.slice(..8).unwrap().owned_by(Arc::clone(&owner));
-    drop(Task::new(pair.a.run(Outgoing::send(slice))).waits());
-    assert_eq!(Arc::strong_count(&owner), 2, "the device has it");
-    done(posted());
-    announce(&bench);
-    assert_eq!(Arc::strong_count(&owner), 1);
-    assert!(memory.is_idle());
+fn timeout_ends_lost_operations_and_returns_all_memory() {
+    for (is_flushed, is_refused, destroys) in
+        [(true, false, 0), (false, false, 1), (false, true, 1)]
+    {
+        let bench = Bench::new();
+        let pair = Pair::new(&bench);
+        let [a, b] = [pair.a.id(), pair.b.id()];
+        with(|library| library.posted.clear());
+        let (before, clock) = (destroyed(), Clock::default());
+        // One of `a` succeeds, and both of `b`.
+        let mut transfer = pair.sends(&[a, a, a, a, b, b]);
+        let requests = posted();
+        done([requests[0], requests[2], requests[3]]);
+        let mut task =
+            Task::new(transfer.finish_by(Instant::now() + TIMEOUT, |time| clock.sleep(time)))
+                .waits();
+        if is_refused {
+            refuse("ibv_modify_qp");
+        }
+        clock.passes();
+        if !is_refused {
+            task = task.waits();
+            assert_eq!(
+                (aborted(), pair.a.is_down(), pair.b.is_down()),
+                (1, true, false)
+            );
+            assert_eq!(clock.times(), [TIMEOUT, DRAIN]);
+        }
+        if is_flushed {
+            flushes(&posted());
+            announce(&bench);
+        } else {
+            clock.passes();
+        }
+        let Err(TransferError::Failed { failed, of, first }) = task.ends_when_woken() else {
+            panic!("some have failed");
+        };
+        drop(task);
+        assert_eq!((failed, of), (3, 6));
+        assert!(is_timed_out(&Err(first)));
+        assert_eq!((in_flight(), destroyed() - before), (0, destroys));
+        let results = results(&mut transfer);
+        assert!(results[0].is_ok());
+        // The first made room for the third.
+        assert!(results[1..3].iter().all(is_timed_out));
+        assert!(is_rejected(&results[3]));
+        assert!(results[4..].iter().all(Result::is_ok));
+        assert_eq!(pair.free(), 12);
+        // The other channel goes on.
+        transfer.add(b, pair.send());
+        let mut task = Task::new(transfer.finish()).waits();
+        done([*posted().last().unwrap()]);
+        task.ends_when_woken().unwrap();
+        drop(task);
+        // Before the next is counted.
+        drop((pair.a, pair.b));
+        later(pair.group.closed()).unwrap();
+    }
 }
 
 #[test]
-fn operations_behind_one_that_is_split_are_carried_out() {
-    // Parts that are posted one by one, and in chains of four.
-    for sends in [2, 16] {
-        let bench = Bench::new();
-        with(|library| library.ports[0].attr.max_msg_sz = 10);
-        let pd = bench.context.alloc_pd().unwrap();
-        let builder = Channel::builder(&pd).max_send_wr(sends).max_recv_wr(2);
-        let group = AsyncGroup::new(builder, 1, &bench.events).unwrap();
-        let channel = join(&group);
-        let pool = BufferPool::new(&pd, 64, 4).unwrap();
-        let remote = RemoteMemoryRegion::new(0x1000, 1 << 20, 7).unwrap();
-        let mut transfer = channel.transfer(4);
-        for _ in 0..2 {
-            transfer.add(channel.id(), Outgoing::write(pool.take().unwrap(), remote));
-            let short = pool.take_with(b"short").unwrap().unwrap();
-            transfer.add(channel.id(), Outgoing::send(short));
+fn dropped_future_has_no_effect_and_the_next_one_goes_on() {
+    let bench = Bench::new();
+    let pair = Pair::new(&bench);
+    let id = pair.a.id();
+    let mut transfer = pair.sends(&[id, id, id]);
+    let clock = Clock::default();
+    // Not polled; waiting; and waiting with a timeout.
+    drop(transfer.finish());
+    drop(Task::new(transfer.finish()).waits());
+    drop(Task::new(transfer.finish_by(Instant::now() + TIMEOUT, |time| clock.sleep(time))).waits());
+    assert_eq!((pair.free(), aborted(), pair.a.is_down()), (9, 0, false));
+    done([posted()[0]]);
+    announce(&bench);
+    let sleep = |time| clock.sleep(time);
+    // After the timeout: while the queue pair is drained.
+    let first = Task::new(transfer.finish_by(Instant::now() + TIMEOUT, sleep)).waits();
+    clock.passes();
+    drop(first.waits());
+    assert_eq!((aborted(), pair.a.is_down()), (1, true));
+    assert_eq!(pair.free(), 9, "the outcome was not taken from the set");
+    // The next one waits for no other timeout, and destroys the queue pair.
+    let before = (clock.times().len(), destroyed());
+    let mut next = Task::new(transfer.finish_by(Instant::now() + TIMEOUT, sleep)).waits();
+    assert_eq!(clock.times()[before.0..], [DRAIN]);
+    clock.passes();
+    assert!(next.ends_when_woken().is_err());
+    drop(next);
+    assert_eq!((in_flight(), destroyed() - before.1), (0, 1));
+    let results = results(&mut transfer);
+    assert!(results[0].is_ok() && is_timed_out(&results[1]) && results.len() == 3);
+    assert_eq!(pair.free(), 12);
+    // The timeout belonged to that round: the next one begins anew.
+    with(|library| library.posted.clear());
+    transfer.add(pair.b.id(), pair.send());
+    drop(Task::new(transfer.finish_by(Instant::now() + TIMEOUT, sleep)).waits());
+    assert!(!pair.b.is_down());
+}
+
+#[test]
+fn queue_pairs_are_destroyed_at_once_on_helper_threads() {
+    let bench = Bench::new();
+    let pair = Pair::new(&bench);
+    let [a, b] = [pair.a.id(), pair.b.id()];
+    let mut transfer = pair.sends(&[a, b, a, b]);
+    let destroys = held_destroys();
+    let clock = Clock::default();
+    let sleep = |time| clock.sleep(time);
+    for is_dropped in [true, false] {
+        let task = Task::new(transfer.finish_by(Instant::now(), sleep)).waits();
+        clock.passes();
+        // The calls block, and this does not.
+        let mut task = task.waits();
+        if is_dropped {
+            // They do not wait for each other.
+            (0..2).for_each(|_| destroys.begins("ibv_destroy_qp"));
+            continue;
         }
-        with(|library| (library.completes_sends, library.posted) = (true, Vec::new()));
-        later(transfer.finish()).unwrap();
-        assert!(transfer.is_finished(), "{sends}");
-        // Seven parts of each write.
-        assert_eq!(posted().len(), 16, "{sends}");
-        assert_eq!(results(&mut transfer).len(), 4, "{sends}");
-        with(|library| library.completes_sends = false);
+        // The next future continues what the one that was dropped began.
+        (0..2).for_each(|_| destroys.returns());
+        assert!(task.ends_when_woken().is_err());
+        assert!(!destroys.has_begun(), "each is destroyed once");
     }
+    assert_eq!((in_flight(), results(&mut transfer).len()), (0, 4));
+    assert_eq!(pair.free(), 12);
 }

@@ -4,7 +4,7 @@
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
 use std::io;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -19,18 +19,89 @@ use verbs_core::PollSlot;
 use crate::bench::{Bench, bounded, done};
 use crate::groups::Peer;
 
-const TICK: Duration = Duration::from_millis(1);
-
 const TURNS: u32 = if cfg!(miri) { 3 } else { 100 };
 
-/// Sends and awaits forever; each send has completed when it is first polled.
-async fn floods(peer: &Peer) {
-    let mut buffer = peer.buffer();
-    loop {
-        let (sent, back) = send(peer, buffer).await;
-        sent.unwrap();
-        buffer = back;
-    }
+/// A task that is always ready, and counts what it does.
+type Flood = Pin<Box<dyn Future<Output = ()>>>;
+
+type Begin = fn(&Bench, &'static Cell<u32>) -> Flood;
+
+const FLOODS: [(&str, Begin); 6] = [
+    ("one send after another", |bench, work| {
+        let peer = Peer::new(bench);
+        Box::pin(async move {
+            let mut buffer = peer.buffer();
+            loop {
+                let (sent, back) = send(&peer, buffer).await;
+                sent.unwrap();
+                buffer = back;
+                count(work);
+            }
+        })
+    }),
+    (
+        "several sends, each with a waker of its own",
+        |bench, work| {
+            let peer = Peer::new(bench);
+            Box::pin(async move {
+                let send = |buffer| send(&peer, buffer);
+                let mut sends: FuturesUnordered<_> = (0..2).map(|_| send(peer.buffer())).collect();
+                while let Some((sent, back)) = sends.next().await {
+                    sent.unwrap();
+                    count(work);
+                    sends.push(send(back));
+                }
+            })
+        },
+    ),
+    ("room, and no operation", |bench, work| {
+        let peer = Peer::new(bench);
+        Box::pin(async move {
+            loop {
+                peer.channel.ready(Queue::Send).await.unwrap();
+                drop(send(&peer, peer.buffer()));
+                count(work);
+            }
+        })
+    }),
+    ("rejected operations", |bench, work| {
+        let peer = Peer::new(bench);
+        peer.channel.abort();
+        Box::pin(async move {
+            let mut buffer = peer.buffer();
+            loop {
+                let (result, back) = peer.channel.send(buffer).await;
+                result.unwrap_err();
+                buffer = back;
+                count(work);
+            }
+        })
+    }),
+    ("any completion", |bench, work| {
+        let cq = bench.cq();
+        Box::pin(async move {
+            let mut slots = [PollSlot::new()];
+            loop {
+                done([1]);
+                assert_eq!(cq.poll(&mut slots).await.unwrap().len(), 1);
+                count(work);
+            }
+        })
+    }),
+    ("one completion", |bench, work| {
+        let cq = bench.cq();
+        Box::pin(async move {
+            loop {
+                done([7]);
+                cq.poll_wr_id(7).await.unwrap();
+                count(work);
+            }
+        })
+    }),
+];
+
+fn count(work: &Cell<u32>) {
+    work.set(work.get() + 1);
 }
 
 /// Begins a send, which completes at once.
@@ -44,27 +115,23 @@ fn send(peer: &Peer, buffer: OwnedBuffer) -> Operation {
     send
 }
 
-/// Sends and awaits several at once, each with a waker of its own.
-async fn floods_unordered(peer: &Peer) {
-    let send = |buffer| send(peer, buffer);
-    let mut sends: FuturesUnordered<_> = (0..2).map(|_| send(peer.buffer())).collect();
-    while let Some((sent, back)) = sends.next().await {
-        sent.unwrap();
-        sends.push(send(back));
-    }
-}
-
-/// Sends forever, and awaits only that there is room.
-async fn floods_unawaited(peer: &Peer) {
-    loop {
-        peer.channel.ready(Queue::Send).await.unwrap();
-        drop(send(peer, peer.buffer()));
+/// Runs this with each task that is always ready, and its count.
+fn beside_each(test: impl Fn(&Bench, Flood, &'static Cell<u32>)) {
+    for (what, begin) in FLOODS {
+        println!("{what}");
+        bounded(|| {
+            let bench = Bench::new();
+            let work = Box::leak(Box::default());
+            let flood = begin(&bench, work);
+            test(&bench, flood, work);
+            with(|library| library.done.clear());
+        });
     }
 }
 
 /// Polls both until the second is ready.
-async fn until<T>(endless: impl Future<Output = ()>, other: impl Future<Output = T>) -> T {
-    let (mut endless, mut other) = (pin!(endless), pin!(other));
+async fn until<T>(mut endless: Flood, other: impl Future<Output = T>) -> T {
+    let mut other = pin!(other);
     poll_fn(|cx| {
         assert!(endless.as_mut().poll(cx).is_pending());
         other.as_mut().poll(cx)
@@ -105,190 +172,47 @@ async fn longest_wait_for_the_driver(work: &Cell<u32>) -> u32 {
     longest
 }
 
-/// Runs tasks that are always ready, and count what they do, in one thread with tokio's driver.
-fn driver_runs_beside<F: Future<Output = ()> + 'static>(
-    tasks: impl IntoIterator<Item = F>,
-    work: &'static Cell<u32>,
-) {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
-    let local = tokio::task::LocalSet::new();
-    let mut count = 0;
-    for task in tasks {
-        local.spawn_local(task);
-        count += 1;
-    }
-    let longest = runtime.block_on(local.run_until(longest_wait_for_the_driver(work)));
-    // Each task has a budget of 128.
-    assert!(
-        longest <= 2 * 130 * count,
-        "{longest} polls of {count} tasks"
-    );
-}
-
-/// A count of what tasks do, for a test.
-fn work() -> &'static Cell<u32> {
-    Box::leak(Box::default())
-}
-
 #[test]
 #[cfg_attr(miri, ignore = "Miri has no epoll for sockets")]
 fn tokio_driver_runs_after_one_budget_of_each_task_that_is_always_ready() {
-    bounded(|| {
-        let bench = Bench::new();
-        let work = work();
-        for count in [1, 4] {
-            let peers = (0..count).map(|_| Peer::new(&bench));
-            let tasks = peers.map(|peer| async move {
-                let mut buffer = peer.buffer();
-                loop {
-                    buffer = send(&peer, buffer).await.1;
-                    work.set(work.get() + 1);
-                }
-            });
-            driver_runs_beside(tasks.collect::<Vec<_>>(), work);
-        }
+    beside_each(|bench, flood, work| {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        let local = tokio::task::LocalSet::new();
+        local.spawn_local(flood);
+        let others = (0..3).map(|_| FLOODS[0].1(bench, work));
+        others.for_each(|other| drop(local.spawn_local(other)));
+        let longest = runtime.block_on(local.run_until(longest_wait_for_the_driver(work)));
+        // Each of four tasks has a budget of 128.
+        assert!(longest <= 2 * 130 * 4, "{longest} polls");
     });
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "Miri has no epoll for sockets")]
-fn tokio_driver_runs_beside_a_task_with_many_operations_that_are_ready() {
-    bounded(|| {
-        let bench = Bench::new();
-        let peer = Peer::new(&bench);
-        let work = work();
-        let flood = async move {
-            let send = |buffer| send(&peer, buffer);
-            let mut sends: FuturesUnordered<_> = (0..2).map(|_| send(peer.buffer())).collect();
-            while let Some((_, back)) = sends.next().await {
-                work.set(work.get() + 1);
-                sends.push(send(back));
-            }
-        };
-        driver_runs_beside([flood], work);
-    });
-}
-
-#[test]
-#[cfg_attr(miri, ignore = "Miri has no epoll for sockets")]
-fn tokio_driver_runs_beside_a_task_that_awaits_a_ready_queue() {
-    bounded(|| {
-        let bench = Bench::new();
-        let (any, one) = (bench.cq(), bench.cq());
-        let work = work();
-        let any = async move {
-            let mut slots = [PollSlot::new()];
-            loop {
-                done([1]);
-                any.poll(&mut slots).await.unwrap();
-                work.set(work.get() + 1);
-            }
-        };
-        driver_runs_beside([any], work);
-        let one = async move {
-            loop {
-                done([7]);
-                one.poll_wr_id(7).await.unwrap();
-                work.set(work.get() + 1);
-            }
-        };
-        driver_runs_beside([one], work);
-    });
+fn other_tasks_run_beside_a_task_that_is_always_ready() {
+    beside_each(|_, flood, _| pollster::block_on(until(flood, polled(TURNS))));
 }
 
 #[test]
 fn task_yields_within_a_tokio_context_that_no_runtime_drives() {
-    bounded(|| {
+    beside_each(|_, flood, _| {
         let runtime = tokio::runtime::Builder::new_current_thread().build();
         let runtime = runtime.unwrap();
-        let bench = Bench::new();
-        let peer = Peer::new(&bench);
         let _inside = runtime.enter();
-        pollster::block_on(until(floods(&peer), polled(TURNS)));
+        pollster::block_on(until(flood, polled(TURNS)));
     });
 }
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri has no timerfd")]
 fn async_io_timers_run_beside_a_task_that_is_always_ready() {
-    bounded(|| {
-        let bench = Bench::new();
-        let peer = Peer::new(&bench);
-        async_io::block_on(until(floods(&peer), async {
+    beside_each(|_, flood, _| {
+        async_io::block_on(until(flood, async {
             for _ in 0..3 {
-                async_io::Timer::after(TICK).await;
+                async_io::Timer::after(Duration::from_millis(1)).await;
             }
         }));
-    });
-}
-
-#[test]
-fn other_tasks_run_beside_a_task_that_is_always_ready() {
-    bounded(|| {
-        let bench = Bench::new();
-        let peer = Peer::new(&bench);
-        pollster::block_on(until(floods(&peer), polled(TURNS)));
-    });
-}
-
-#[test]
-fn other_tasks_run_beside_a_task_with_many_operations_that_are_ready() {
-    bounded(|| {
-        let bench = Bench::new();
-        let peer = Peer::new(&bench);
-        pollster::block_on(until(floods_unordered(&peer), polled(TURNS)));
-    });
-}
-
-#[test]
-fn other_tasks_run_beside_a_task_that_awaits_room_and_no_operation() {
-    bounded(|| {
-        let bench = Bench::new();
-        let peer = Peer::new(&bench);
-        pollster::block_on(until(floods_unawaited(&peer), polled(TURNS)));
-    });
-}
-
-#[test]
-fn other_tasks_run_beside_a_task_whose_operations_are_rejected() {
-    bounded(|| {
-        let bench = Bench::new();
-        let peer = Peer::new(&bench);
-        peer.channel.abort();
-        let rejected = async {
-            let mut buffer = peer.buffer();
-            loop {
-                let (result, back) = peer.channel.send(buffer).await;
-                result.unwrap_err();
-                buffer = back;
-            }
-        };
-        pollster::block_on(until(rejected, polled(TURNS)));
-    });
-}
-
-#[test]
-fn other_tasks_run_beside_one_that_awaits_a_ready_queue() {
-    bounded(|| {
-        let bench = Bench::new();
-        let cq = bench.cq();
-        let any = async {
-            let mut slots = [PollSlot::new()];
-            loop {
-                done([1]);
-                assert_eq!(cq.poll(&mut slots).await.unwrap().len(), 1);
-            }
-        };
-        pollster::block_on(until(any, polled(TURNS)));
-        let one = async {
-            loop {
-                done([7]);
-                cq.poll_wr_id(7).await.unwrap();
-            }
-        };
-        pollster::block_on(until(one, polled(TURNS)));
     });
 }

@@ -2,20 +2,21 @@
 
 use std::collections::BTreeMap;
 use std::mem;
+use std::pin::Pin;
 use std::task::Poll;
 
 use fake_libibverbs::{Posted, assert_all_is_well, forget_requests, with};
 use proptest::prelude::any;
 use proptest::proptest;
 use verbs_async::verbs_channel::error::Queue;
-use verbs_async::verbs_channel::{BufferPool, Channel, Outgoing, OwnedRequest, PoolBuffer};
-use verbs_async::{AsyncChannel, AsyncGroup, Operation};
+use verbs_async::verbs_channel::{BufferPool, Channel, PoolBuffer};
+use verbs_async::{AsyncChannel, AsyncGroup};
 use verbs_core::verbs_sys::{
     IBV_WC_REM_ACCESS_ERR, IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR, ibv_wc, ibv_wc_status,
 };
 
 use crate::bench::{Bench, Task, announce, bounded, join, later};
-use steps::{Kind, Step, in_flight, steps};
+use steps::{Ended, Kind, Step, in_flight, steps};
 
 mod steps;
 
@@ -37,10 +38,7 @@ struct Op {
     is_stuck: bool,
 }
 
-enum Held {
-    One(Task<Operation>),
-    Batch(Task<Operation<Vec<OwnedRequest>>>),
-}
+type Held = Task<Pin<Box<dyn Future<Output = Ended>>>>;
 
 /// How the device completes it.
 #[derive(Clone, Copy, PartialEq)]
@@ -65,11 +63,7 @@ impl Op {
     }
 
     fn wakes(&self) -> usize {
-        match &self.held {
-            Some(Held::One(task)) => task.was_woken(),
-            Some(Held::Batch(task)) => task.was_woken(),
-            None => 0,
-        }
+        self.held.as_ref().map_or(0, Task::was_woken)
     }
 }
 
@@ -251,27 +245,16 @@ impl World {
     }
 
     fn begin(&mut self, channel: usize, kind: Kind) {
-        let count = if let Kind::Batch(count) = kind {
-            count
-        } else {
-            1
-        };
+        let count = kind.places();
         let blocks: Vec<_> = std::iter::from_fn(|| self.block()).take(count).collect();
         if blocks.len() < count {
             return;
         }
-        let (addrs, mut blocks): (Vec<_>, Vec<_>) = blocks.into_iter().unzip();
+        let (addrs, blocks): (Vec<_>, Vec<_>) = blocks.into_iter().unzip();
         let Some(at) = &self.channels[channel] else {
             return;
         };
-        let held = match kind {
-            Kind::Batch(_) => {
-                let works = blocks.into_iter().map(|block| Outgoing::send(block).into());
-                Held::Batch(Task::new(at.batch(works.collect::<Vec<OwnedRequest>>())))
-            }
-            Kind::Send => Held::One(Task::new(at.send(blocks.remove(0)))),
-            Kind::Receive => Held::One(Task::new(at.receive(blocks.remove(0)))),
-        };
+        let future = kind.begin(at, blocks);
         let queue = match kind {
             Kind::Receive => Queue::Receive,
             _ => Queue::Send,
@@ -280,7 +263,7 @@ impl World {
             channel,
             queue,
             addrs,
-            held: Some(held),
+            held: Some(Task::new(future)),
             asleep: None,
             wr_ids: Vec::new(),
             end: None,
@@ -363,22 +346,9 @@ impl World {
 
     fn poll(&mut self, id: u32) {
         let op = self.op(id);
-        let (result, addrs) = match op.held.as_mut().unwrap() {
-            Held::One(task) => match task.poll() {
-                Poll::Ready((result, buffer)) => (
-                    result.map(|success| Some(success.byte_len())),
-                    vec![buffer.as_ptr().addr() as u64; usize::from(buffer.capacity() > 0)],
-                ),
-                Poll::Pending => return op.asleep = Some(task.woken_before()),
-            },
-            Held::Batch(task) => match task.poll() {
-                Poll::Ready((result, works)) => {
-                    let works = works.iter();
-                    let addrs = works.map(|work| work.buffer().as_ptr().addr() as u64);
-                    (result.map(|()| None), addrs.collect())
-                }
-                Poll::Pending => return op.asleep = Some(task.woken_before()),
-            },
+        let task = op.held.as_mut().unwrap();
+        let Poll::Ready((result, addrs)) = task.poll() else {
+            return op.asleep = Some(task.woken_before());
         };
         self.learn();
         let has_queue_pair = self.has_queue_pair(self.ops[&id].channel);

@@ -1,7 +1,13 @@
 //! Steps in the life of a group's channels.
 
+use std::pin::Pin;
+
+use futures_util::FutureExt as _;
 use proptest::prelude::{Just, Strategy, any};
 use proptest::{collection, prop_oneof};
+use verbs_async::AsyncChannel;
+use verbs_async::verbs_channel::request::OwnedChain;
+use verbs_async::verbs_channel::{Outgoing, OwnedRequest, PoolBuffer, TransportError};
 
 /// A step of a program. Numbers choose among the objects that exist.
 #[derive(Clone, Debug)]
@@ -30,6 +36,59 @@ pub(super) enum Kind {
     Send,
     Receive,
     Batch(usize),
+    Chain(usize),
+}
+
+/// The result of an operation, with the length of one message, and the addresses of its blocks.
+pub(super) type Ended = (Result<Option<u32>, TransportError>, Vec<u64>);
+
+impl Kind {
+    /// How many requests it is.
+    pub(super) const fn places(self) -> usize {
+        match self {
+            Self::Batch(count) | Self::Chain(count) => count,
+            Self::Send | Self::Receive => 1,
+        }
+    }
+
+    /// Begins an operation with these blocks.
+    pub(super) fn begin(
+        self,
+        channel: &AsyncChannel,
+        blocks: Vec<PoolBuffer>,
+    ) -> Pin<Box<dyn Future<Output = Ended>>> {
+        let mut blocks = blocks.into_iter();
+        let one = match self {
+            Self::Send => channel.send(blocks.next().unwrap()),
+            Self::Receive => channel.receive(blocks.next().unwrap()),
+            Self::Batch(_) => {
+                let batch =
+                    channel.batch(blocks.map(|block| Outgoing::send(block).into()).collect());
+                return Box::pin(
+                    batch.map(|(result, requests)| (result.map(|()| None), addrs(&requests))),
+                );
+            }
+            Self::Chain(_) => {
+                let sends = blocks.map(|block| Outgoing::send(block).into()).collect();
+                let chain = channel.chain(OwnedChain::new(sends).unwrap());
+                return Box::pin(chain.map(|(result, chain)| {
+                    let is_whole = chain.done() == chain.len();
+                    assert!(is_whole == result.is_ok() || chain.is_empty());
+                    (result.map(|()| None), addrs(&chain.into_requests()))
+                }));
+            }
+        };
+        Box::pin(one.map(|(result, buffer)| {
+            let addr = buffer.as_ptr().addr() as u64;
+            let addrs = vec![addr; usize::from(buffer.capacity() > 0)];
+            (result.map(|success| Some(success.byte_len())), addrs)
+        }))
+    }
+}
+
+fn addrs(requests: &[OwnedRequest]) -> Vec<u64> {
+    let starts = requests.iter().map(|request| request.buffer().as_ptr());
+    starts.map(|start| start.addr() as u64).collect()
 }
 
 pub(super) fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -37,7 +96,8 @@ pub(super) fn steps() -> impl Strategy<Value = Vec<Step>> {
     let kind = prop_oneof![
         3 => Just(Kind::Send),
         3 => Just(Kind::Receive),
-        2 => (1..5_usize).prop_map(Kind::Batch),
+        1 => (1..5_usize).prop_map(Kind::Batch),
+        1 => (1..5_usize).prop_map(Kind::Chain),
     ];
     let step = prop_oneof![
         2 => Just(Step::Join),
