@@ -1,20 +1,14 @@
 //! Connecting: to async peers and blocking ones, in time or not, and to groups that are full.
 
-use std::future::Future;
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::pin::{Pin, pin};
-use std::task::Poll;
 use std::thread;
-use std::time::{Duration, Instant};
 
-use async_io::Timer;
 use verbs_async::verbs_channel::exchange::{ExchangeError, RefusalCode};
 use verbs_async::verbs_channel::verbs_core::{Device, ProtectionDomain};
 use verbs_async::verbs_channel::{self, Channel, Connect, PreparedChannel};
 use verbs_async::{AsyncChannel, AsyncGroup, Error};
-use verbs_harness::iwarp::is_iwarp;
-use verbs_harness::{begin, context, faults, peer_name};
+use verbs_harness::{begin, context, peer_name};
 
 use super::ends::{PATIENCE, Way, buffer, events, run};
 
@@ -57,16 +51,6 @@ async fn accept(group: &AsyncGroup, listener: TcpListener, data: &[u8]) -> Resul
 
 type Met = verbs_channel::connect::Met<AsyncChannel>;
 
-/// The output of a future, unless it takes longer.
-async fn within<T>(time: Duration, future: impl Future<Output = T>) -> Option<T> {
-    let (mut future, mut timer) = (pin!(future), Timer::after(time));
-    std::future::poll_fn(|cx| match future.as_mut().poll(cx) {
-        Poll::Ready(value) => Poll::Ready(Some(value)),
-        Poll::Pending => Pin::new(&mut timer).poll(cx).map(|_at| None),
-    })
-    .await
-}
-
 /// Sends a message, and waits for its echo.
 async fn echoed(pd: &ProtectionDomain, channel: &AsyncChannel) {
     let answer = channel.receive(buffer(pd, &[0; 8]));
@@ -86,40 +70,39 @@ fn echo(mut channel: Channel) {
     channel.send(region.gather_element(..).unwrap()).unwrap();
 }
 
-fn exchange(error: Error) -> ExchangeError {
-    match error {
-        Error::Channel(verbs_channel::Error::Exchange(failure)) => failure.error,
-        other => panic!("{other}"),
-    }
-}
-
 #[test]
 #[ignore = "needs an RDMA device"]
-fn an_async_channel_connects_to_a_blocking_one() {
+fn an_async_channel_connects_to_a_blocking_one_and_accepts_it() {
     let _test = begin!();
     for way in RUNTIMES {
-        let (listener, address) = listener();
-        let peer = thread::spawn(move || {
-            let options = Connect::within(PATIENCE).private_data(b"theirs");
-            let met = blocking().accept(&listener, options).unwrap();
-            assert_eq!(met.private_data, b"ours");
-            echo(met.channel);
-        });
-        run(way, async move {
-            let group = group(way, 1);
-            let met = connect(&group, address, b"ours").await.unwrap();
-            assert_eq!(met.private_data, b"theirs");
-            echoed(group.pd(), &met.channel).await;
-        });
-        peer.join().unwrap();
-    }
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn a_channel_in_a_group_of_its_own_connects_to_a_blocking_one() {
-    let _test = begin!();
-    for way in RUNTIMES {
+        for accepts in [false, true] {
+            let (listener, address) = listener();
+            let (ours, theirs) = match accepts {
+                true => (Some(listener), None),
+                false => (None, Some(listener)),
+            };
+            let peer = thread::spawn(move || {
+                let options = Connect::within(PATIENCE).private_data(b"theirs");
+                let met = match theirs {
+                    Some(listener) => blocking().accept(&listener, options),
+                    None => blocking().connect(address, options),
+                };
+                let met = met.unwrap();
+                assert_eq!(met.private_data, b"ours");
+                echo(met.channel);
+            });
+            run(way, async move {
+                let group = group(way, 1);
+                let met = match ours {
+                    Some(listener) => accept(&group, listener, b"ours").await,
+                    None => connect(&group, address, b"ours").await,
+                };
+                let met = met.unwrap();
+                assert_eq!(met.private_data, b"theirs");
+                echoed(group.pd(), &met.channel).await;
+            });
+            peer.join().unwrap();
+        }
         let (listener, address) = listener();
         let peer =
             thread::spawn(move || echo(blocking().accept(&listener, PATIENCE).unwrap().channel));
@@ -128,28 +111,6 @@ fn a_channel_in_a_group_of_its_own_connects_to_a_blocking_one() {
             let events = events(way, pd.context());
             let connected = AsyncChannel::connect(&pd, &events, address, PATIENCE).await;
             echoed(&pd, &connected.unwrap().channel).await;
-        });
-        peer.join().unwrap();
-    }
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn an_async_channel_accepts_a_blocking_one() {
-    let _test = begin!();
-    for way in RUNTIMES {
-        let (listener, address) = listener();
-        let peer = thread::spawn(move || {
-            let options = Connect::within(PATIENCE).private_data(b"theirs");
-            let met = blocking().connect(address, options).unwrap();
-            assert_eq!(met.private_data, b"ours");
-            echo(met.channel);
-        });
-        run(way, async move {
-            let group = group(way, 1);
-            let met = accept(&group, listener, b"ours").await.unwrap();
-            assert_eq!(met.private_data, b"theirs");
-            echoed(group.pd(), &met.channel).await;
         });
         peer.join().unwrap();
     }
@@ -177,59 +138,6 @@ fn connects_over_a_stream_that_is_used_afterwards() {
         assert_eq!(stream.write(b"more").unwrap(), 4);
     });
     peer.join().unwrap();
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn peer_of_another_protocol_is_an_error_at_once() {
-    let _test = begin!();
-    for way in RUNTIMES {
-        let (listener, address) = listener();
-        let peer = thread::spawn(move || {
-            let (mut stream, _) = listener.accept().unwrap();
-            stream.write_all(b"HTTP/1.1 400 Bad Request").unwrap();
-            // It is not waited for.
-            stream.read_to_end(&mut Vec::new()).ok();
-        });
-        run(way, async move {
-            let (group, start) = (group(way, 1), Instant::now());
-            let error = connect(&group, address, b"").await.map(drop);
-            let error = error.unwrap_err();
-            faults::error(faults::INVALID, "async", &error, faults::at_once(start));
-            let magic = exchange(error);
-            assert!(matches!(magic, ExchangeError::NotOurs(_)), "{magic}");
-        });
-        peer.join().unwrap();
-    }
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn abandoned_peer_is_disconnected_and_frees_its_place() {
-    let _test = begin!();
-    for way in RUNTIMES {
-        let (silent, silent_address) = listener();
-        let (listener, address) = listener();
-        let peer = thread::spawn(move || {
-            let (mut stream, _) = silent.accept().unwrap();
-            // The endpoint, and then the end of the stream.
-            let mut received = Vec::new();
-            stream.set_read_timeout(Some(PATIENCE)).unwrap();
-            stream.read_to_end(&mut received).unwrap();
-            let first = if is_iwarp() { 9 } else { 37 };
-            assert_eq!(received.len(), 12 + first);
-            echo(blocking().accept(&listener, PATIENCE).unwrap().channel);
-        });
-        run(way, async move {
-            let group = group(way, 1);
-            let connecting = connect(&group, silent_address, b"");
-            let given_up = within(Duration::from_millis(1500), connecting).await;
-            assert!(given_up.is_none());
-            let met = connect(&group, address, b"").await.unwrap();
-            echoed(group.pd(), &met.channel).await;
-        });
-        peer.join().unwrap();
-    }
 }
 
 #[test]

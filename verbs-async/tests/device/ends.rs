@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::pin::{Pin, pin};
-use std::task::{Context as TaskContext, Poll, Waker};
+use std::task::Poll;
 use std::thread;
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use verbs_async::verbs_channel::verbs_core::{
 use verbs_async::verbs_channel::{
     BufferPool, Channel, ChannelConfig, OwnedBuffer, PreparedChannel,
 };
-use verbs_async::{AsyncChannel, AsyncGroup, CqEvents, Operation};
+use verbs_async::{AsyncChannel, AsyncGroup, CqEvents};
 use verbs_harness::faults::NOT_AT_ONCE;
 
 /// The notifier that reports events, and the executor that runs the tasks.
@@ -155,12 +155,6 @@ pub(crate) async fn once_it_waits<T>(
         polled
     })
     .await
-}
-
-/// Polls an operation once, for a task that is never woken. Returns whether it has completed.
-pub(crate) fn poll_once(operation: &mut Operation) -> bool {
-    let mut cx = TaskContext::from_waker(Waker::noop());
-    Pin::new(operation).poll(&mut cx).is_ready()
 }
 
 /// A block with these bytes.

@@ -3,12 +3,11 @@
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::task::Poll;
-use std::time::{Duration, Instant};
 
 use verbs_async::AsyncChannel;
 use verbs_async::verbs_channel::lease::LeaseKind;
 use verbs_async::verbs_channel::verbs_core::{AccessFlags, RemoteMemoryRegion, SharedRegion};
-use verbs_async::verbs_channel::{Outgoing, OwnedBuffer, OwnedRequest, SharedMemory};
+use verbs_async::verbs_channel::{Outgoing, OwnedBuffer, SharedMemory};
 use verbs_harness::begin;
 
 use super::ends::{WAYS, Way, leasing_pair, run};
@@ -93,37 +92,6 @@ fn dropped_future_of_a_lease_leaves_the_channel_up_and_its_memory_free() {
         drop(peer);
         let end = memory.deregister();
         end.await.unwrap();
-    });
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn transfer_that_ends_early_ends_the_leases_that_it_has_lent() {
-    let _test = begin!();
-    run(Way::Tokio, async {
-        let (_group, owner, peer) = leasing_pair(Way::Tokio);
-        let (_other_group, other, _silent) = leasing_pair(Way::Tokio);
-        let memory = memory(&owner);
-        for is_dropped in [false, true] {
-            let slice = memory.slice(..).unwrap();
-            let lease = owner.lease(slice, AccessFlags::REMOTE_WRITE).await.unwrap();
-            let remote = lease.remote();
-            let mut transfer = other.transfer(1);
-            transfer.lend(lease);
-            if !is_dropped {
-                transfer.add(other.id(), OwnedRequest::receive(OwnedBuffer::empty()));
-                let soon = Instant::now() + Duration::from_millis(50);
-                let ended = transfer.finish_by(soon, tokio::time::sleep).await;
-                assert!(ended.unwrap_err().down_reason().is_some());
-                assert!(transfer.take_leases().next().is_none());
-            }
-            drop(transfer);
-            assert!(memory.is_idle(), "the lease has ended");
-            assert!(!owner.is_down());
-            if is_dropped {
-                assert!(!write(&peer, remote).await);
-            }
-        }
     });
 }
 

@@ -9,8 +9,6 @@
 #![expect(unsafe_code, reason = "posts with verbs_core, starts processes")]
 
 mod allocations;
-#[cfg(feature = "rdmacm")]
-mod attaching;
 mod awaited_cq;
 #[cfg(feature = "rdmacm")]
 mod by_manager;
@@ -19,17 +17,13 @@ mod datagrams;
 mod ends;
 mod exhausted;
 mod incoming;
-#[cfg(feature = "rdmacm")]
-mod iwarp;
 mod leases;
 mod opcodes;
 mod peer_dies;
-mod queueing;
 mod runtimes;
 #[cfg(feature = "rdmacm")]
 mod services;
 mod stream;
-mod system_calls;
 mod transfers;
 mod turns;
 mod two_hosts;

@@ -1,17 +1,14 @@
-//! Runtimes that end, and groups that many of them share.
+//! Groups that many runtimes share, and runtimes that many groups share.
 
-use std::sync::mpsc;
-use std::thread;
 use std::time::Duration;
 
 use futures_util::future::join_all;
 use tokio::runtime::{Builder, Runtime};
-use verbs_async::verbs_channel::error::CloseError;
-use verbs_async::verbs_channel::{BufferPool, Channel, DownReason, RejectReason, TransportError};
-use verbs_async::{AsyncGroup, CqEvents, Operation};
+use verbs_async::verbs_channel::{BufferPool, Channel};
+use verbs_async::{AsyncGroup, CqEvents};
 use verbs_harness::{begin, context};
 
-use super::ends::{PATIENCE, WAYS, block, events, once_it_waits, run, within};
+use super::ends::{WAYS, block, events, run, within};
 
 /// Longer than any wait that ends by itself.
 const LATE: Duration = Duration::from_secs(20);
@@ -31,73 +28,6 @@ fn group_in(runtime: &Runtime) -> AsyncGroup {
     let events = CqEvents::create_tokio(&context).unwrap();
     let pd = context.alloc_pd().unwrap();
     AsyncGroup::new(Channel::builder(&pd), 16, &events).unwrap()
-}
-
-/// Asserts that all operations end because the notifier has failed.
-async fn all_end_by_the_notifier(operations: Vec<Operation>) {
-    let ended = within(LATE, join_all(operations)).await;
-    for (result, buffer) in ended.expect("some do not end") {
-        let is_expected = matches!(
-            result,
-            Err(TransportError::Aborted(DownReason::NotifierFailed))
-                | Err(TransportError::Rejected(RejectReason::Down(
-                    DownReason::NotifierFailed
-                )))
-        );
-        assert!(is_expected, "{result:?}");
-        assert_eq!(buffer[..], [1; 8]);
-    }
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn runtime_shutdown_ends_operations_in_flight() {
-    let _test = begin!(iwarp lacks "sends that wait for a receive");
-    for armed in [false, true] {
-        let runtime = runtime();
-        let group = group_in(&runtime);
-        let (left, right) = group.loopback().unwrap();
-        let pool = BufferPool::new(group.pd(), 8, 256).unwrap();
-        let own = || block(&pool, &[1; 8]);
-        // Sends without a receive, in flight and in the backlog, and receives.
-        let mut operations: Vec<_> = (0..100)
-            .flat_map(|_| [left.send(own()), left.receive(own())])
-            .collect();
-        let inside = armed.then(|| {
-            // Some tasks sleep in the runtime, some elsewhere, when it ends.
-            let (waits, waiting) = mpsc::channel();
-            let proceed = || {
-                let waits = waits.clone();
-                move || waits.send(()).unwrap()
-            };
-            let there = once_it_waits(join_all(operations.split_off(100)), proceed());
-            drop(runtime.spawn(there));
-            let here = once_it_waits(all_end_by_the_notifier(operations.split_off(50)), proceed());
-            let inside = thread::spawn(move || pollster::block_on(here));
-            for _ in 0..2 {
-                waiting
-                    .recv_timeout(PATIENCE)
-                    .expect("the tasks do not wait");
-            }
-            inside
-        });
-        drop(runtime);
-        pollster::block_on(all_end_by_the_notifier(operations));
-        if let Some(inside) = inside {
-            inside.join().unwrap();
-        }
-        // Later operations end at once.
-        pollster::block_on(all_end_by_the_notifier(vec![right.send(own())]));
-        for channel in [left, right] {
-            let closed = pollster::block_on(channel.close());
-            assert!(matches!(
-                closed,
-                Err(CloseError::Down(DownReason::NotifierFailed))
-            ));
-        }
-        // Not before: a helper thread drops the buffers of the abandoned operations.
-        assert_eq!(pool.available(), pool.capacity());
-    }
 }
 
 #[test]

@@ -1,8 +1,6 @@
 //! Byte streams: bytes in order, whatever both sides do at once.
 
-mod aborts;
 mod endings;
-mod lies;
 mod users;
 
 use std::future::{Future, poll_fn};
