@@ -2,11 +2,12 @@
 
 use std::pin::pin;
 use std::task::{Context, Waker};
+use std::time::Instant;
 
 use verbs_channel::verbs_core::{Device, MemoryRegion, RemoteMemoryRegion, ScatterElement};
 use verbs_channel::{
     BufferPool, Channel, Datagrams, Error, Incoming, Outgoing, OwnedRequest, ScopedPendingWork,
-    SharedMemory,
+    SharedMemory, Transfer,
 };
 use verbs_harness::allocations::allocations;
 use verbs_harness::{PATIENCE, begin, device_name, peer_name};
@@ -144,4 +145,27 @@ fn both(
     });
     assert!(ended.is_ok());
     Ok(())
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn transfer_that_is_used_again_allocates_nothing() {
+    let _test = begin!();
+    let (mut a, b) = inside(patient);
+    let target = given(&b, vec![0_u8; 64]);
+    let pool = BufferPool::new(a.pd(), 64, 200).unwrap();
+    let mut transfer = Transfer::with_capacity(200);
+    for round in 0..3 {
+        let before = allocations();
+        // More than the send queue holds.
+        while let Some(block) = pool.take() {
+            transfer.add(a.id(), Outgoing::write(block, target.remote()));
+        }
+        a.transfer(&mut transfer, Some(Instant::now() + PATIENCE))
+            .unwrap();
+        let done = transfer.drain().filter(|outcome| outcome.result.is_ok());
+        assert_eq!(done.count(), 200);
+        assert!(round == 0 || allocations() == before, "round {round}");
+    }
+    assert_eq!(pool.available(), 200);
 }

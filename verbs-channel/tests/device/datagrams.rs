@@ -73,37 +73,6 @@ fn datagrams_of_every_length_are_answered() {
     }
 }
 
-#[test]
-#[ignore = "needs an RDMA device"]
-fn one_endpoint_serves_many_with_few_handles() {
-    let _test = begin!(iwarp lacks "datagrams");
-    let [here, there] = pds();
-    let mut server = Datagrams::builder(&there).max_handles(1).build().unwrap();
-    let mut clients: Vec<_> = (0..6)
-        .map(|number| {
-            // From both devices: two ports, and so two handles, of which one is kept.
-            let pd = if number % 2 == 0 { &here } else { &there };
-            (number, pd, Datagrams::builder(pd).build().unwrap())
-        })
-        .collect();
-    for round in 0..20_u8 {
-        for (number, pd, client) in &mut clients {
-            let question = buffer(pd, vec![round, *number]);
-            client.send_to(&server.endpoint(), question).unwrap();
-        }
-        for _ in &clients {
-            let question = server.receive_from(Some(PATIENCE)).unwrap().unwrap();
-            let from = question.from();
-            server.send_to(&from, question.into_buffer()).unwrap();
-        }
-        for (number, _, client) in &mut clients {
-            let answer = client.receive_from(Some(PATIENCE)).unwrap().unwrap();
-            assert_eq!(answer[..], [round, *number]);
-        }
-    }
-    assert!(server.flush(Some(PATIENCE)));
-}
-
 /// Whether a datagram arrives, perhaps after some were lost.
 fn reaches(from: &mut Datagrams, pd: &ProtectionDomain, to: &mut Datagrams) -> bool {
     let there = to.endpoint();

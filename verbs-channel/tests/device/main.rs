@@ -30,8 +30,6 @@ mod leaving;
 mod lifetime;
 mod meeting;
 mod opcodes;
-mod over_datagrams;
-mod owned;
 mod owned_chains;
 mod quick_start;
 mod scoped;
@@ -39,7 +37,6 @@ mod scoped;
 mod services;
 mod shared_receives;
 mod strategies;
-mod transfers;
 mod two_hosts;
 mod wire;
 

@@ -1,8 +1,8 @@
-//! Scopes, loans and batches on borrowed buffers.
+//! Scopes and loans on borrowed buffers.
 
 use std::collections::VecDeque;
 
-use verbs_channel::{Error, Incoming, Outgoing};
+use verbs_channel::{Error, Incoming};
 use verbs_harness::begin;
 
 use super::ends::{bytes, filled, given, pair, pattern, zeros};
@@ -63,51 +63,4 @@ fn window_of_loans_moves_more_than_it_holds() {
     });
     assert_eq!(ended.unwrap(), 0);
     assert_eq!(window[..], [0; 4000]);
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn batches_of_reads_atomics_and_sends_complete() {
-    let _test = begin!(iwarp lacks "atomics");
-    let (mut a, mut b) = pair();
-    let source = given(&b, pattern(1, 400));
-    let mut into = zeros(&a, 400);
-    let mut at = 0_u64..;
-    let mut chunks = into.scatter_element(..).unwrap().chunks_mut(100).unwrap();
-    let reads: [_; 4] = std::array::from_fn(|_| {
-        let start = at.next().unwrap() * 100;
-        Incoming::read(
-            chunks.next().unwrap(),
-            source.remote().slice(start..).unwrap(),
-        )
-    });
-    a.run_batch(reads).unwrap();
-    assert!(into[..] == pattern(1, 400));
-    // Adds that depend on one another.
-    let number = given(&b, 0_u64.to_ne_bytes().to_vec());
-    let mut before = zeros(&a, 24);
-    let mut places = before.scatter_element(..).unwrap().chunks_mut(8).unwrap();
-    let adds: [_; 3] = std::array::from_fn(|_| {
-        Incoming::fetch_and_add(places.next().unwrap(), number.remote(), 5)
-    });
-    a.run_batch(adds).unwrap();
-    let before: Vec<_> = before
-        .chunks(8)
-        .map(|was| u64::from_ne_bytes(was.try_into().unwrap()))
-        .collect();
-    assert_eq!(before, [0, 5, 10]);
-
-    let from = filled(&a, 2, 300);
-    let mut sink = zeros(&b, 300);
-    let ended = b.scope(|scope| {
-        for chunk in sink.scatter_element(..)?.chunks_mut(100)? {
-            drop(scope.post_receive(chunk)?);
-        }
-        let mut chunks = from.gather_element(..)?.chunks(100)?;
-        let sends: [_; 3] = std::array::from_fn(|_| Outgoing::send(chunks.next().unwrap()));
-        a.run_batch(sends)?;
-        Ok::<_, Error>(())
-    });
-    ended.unwrap();
-    assert!(sink[..] == from[..]);
 }

@@ -6,14 +6,8 @@ use loom::cell::UnsafeCell;
 use loom::sync::{Arc, Notify};
 use loom::thread;
 
-use crate::Sleeper;
 use crate::count::Count;
-
-fn check(model: impl Fn() + Sync + Send + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(2);
-    builder.check(model);
-}
+use crate::{Sleeper, check_with};
 
 /// A count, and the bytes that a device writes before each immediate.
 struct World {
@@ -59,7 +53,7 @@ impl World {
 
 #[test]
 fn a_task_that_waits_is_woken_and_sees_what_was_written() {
-    check(|| {
+    check_with(2, || {
         let world = World::new();
         let writers = [0, 1].map(|part| {
             let world = Arc::clone(&world);
@@ -75,7 +69,7 @@ fn a_task_that_waits_is_woken_and_sees_what_was_written() {
 
 #[test]
 fn a_wait_that_is_cancelled_leaves_the_others_awake() {
-    check(|| {
+    check_with(2, || {
         let world = World::new();
         let writer = Arc::clone(&world);
         let writer = thread::spawn(move || writer.write(0));
@@ -95,7 +89,7 @@ fn a_wait_that_is_cancelled_leaves_the_others_awake() {
 
 #[test]
 fn an_immediate_of_a_generation_that_ends_never_counts_for_the_next() {
-    check(|| {
+    check_with(2, || {
         let world = World::new();
         let late = Arc::clone(&world);
         let late = thread::spawn(move || {

@@ -112,8 +112,13 @@ impl Drop for Pool {
 }
 
 fn check(model: impl Fn() + Sync + Send + 'static) {
+    check_with(3, model);
+}
+
+/// Checks each interleaving with at most this number of preemptions.
+fn check_with(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
     let mut builder = Builder::new();
-    builder.preemption_bound = Some(3);
+    builder.preemption_bound = Some(preemptions);
     builder.check(model);
 }
 

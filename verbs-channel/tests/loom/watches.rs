@@ -6,8 +6,8 @@ use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::sync::{Arc, Notify};
 use loom::thread;
 
-use crate::Sleeper;
 use crate::notify::Returns;
+use crate::{Sleeper, check};
 
 /// The users, and who waits for their end. The count has no order of its own, as that of an `Arc`.
 struct Used {
@@ -43,12 +43,6 @@ impl Used {
             }
         }
     }
-}
-
-fn check(model: impl Fn() + Sync + Send + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(3);
-    builder.check(model);
 }
 
 #[test]

@@ -8,14 +8,14 @@ use verbs_channel::verbs_core::verbs_sys::{
     ibv_wc_status,
 };
 use verbs_channel::verbs_core::work_request::RequestChain;
-use verbs_channel::verbs_core::{RemoteMemoryRegion, WorkError, WriteWorkRequest};
+use verbs_channel::verbs_core::{WorkError, WriteWorkRequest};
 use verbs_channel::{
     Channel, DownReason, Incoming, Outgoing, OwnedBuffer, OwnedRequest, RejectReason, ScopeError,
     Ticket, TransportError,
 };
 
 use crate::fake_device::{
-    channel, connected, ends, flushes, forget_the_past, pd, posted, region, succeeds,
+    channel, connected, ends, flushes, forget_the_past, pd, posted, region, remote, succeeds,
 };
 
 const STATUSES: [ibv_wc_status; 4] = [
@@ -32,10 +32,6 @@ const OPCODES: [WcOpcode; 5] = [
     WcOpcode::COMP_SWAP,
     WcOpcode::FETCH_ADD,
 ];
-
-fn remote() -> RemoteMemoryRegion {
-    RemoteMemoryRegion::new(0x1000, 8, 77).unwrap()
-}
 
 /// A request of this kind for 8 bytes.
 fn request(channel: &Channel, opcode: WcOpcode) -> OwnedRequest {

@@ -2,22 +2,13 @@
 
 use fake_libibverbs::with;
 use verbs_channel::error::Queue;
-use verbs_channel::verbs_core::RemoteMemoryRegion;
 use verbs_channel::{
     BufferPool, Channel, DownReason, Incoming, Outgoing, OwnedRequest, RejectReason,
 };
 
-use crate::fake_device::{channel, connected, forget_the_past, pd, posted, region, succeeds};
-
-fn remote() -> RemoteMemoryRegion {
-    RemoteMemoryRegion::new(0x1000, 64, 77).unwrap()
-}
-
-/// This many sends of blocks.
-fn sends(pool: &BufferPool, count: usize) -> Vec<OwnedRequest> {
-    let sends = (0..count).map(|_| Outgoing::send(pool.take().unwrap()).into());
-    sends.collect()
-}
+use crate::fake_device::{
+    channel, connected, forget_the_past, pd, posted, region, remote, sends, succeeds,
+};
 
 #[test]
 fn a_batch_is_one_doorbell_one_completion_and_one_ticket() {

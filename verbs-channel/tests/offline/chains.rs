@@ -14,7 +14,7 @@ use verbs_channel::{BufferPool, DownReason, Outgoing, RejectReason, TransportErr
 use verbs_harness::logged::listen;
 
 use crate::fake_device::{
-    LONG, called, channel, channel_with, ends, flushes, pd, posted, refuse, succeeds,
+    self, LONG, called, channel, channel_with, ends, flushes, pd, posted, refuse, succeeds,
 };
 use crate::gate::without_reads;
 
@@ -74,11 +74,10 @@ fn operation_of_several_requests_ends_when_its_last_request_does() {
     for (way, failed) in (0..3).flat_map(|way| (0..3).map(move |failed| (way, failed))) {
         let mut channel = channel_with(LONG);
         let pool = BufferPool::new(channel.pd(), 64, 3).unwrap();
-        let requests = || (0..3).map(|_| Outgoing::send(pool.take().unwrap()).into());
         let ticket = match way {
-            0 => channel.start_batch(requests().collect()).unwrap(),
+            0 => channel.start_batch(fake_device::sends(&pool, 3)).unwrap(),
             1 => {
-                let chain = OwnedChain::new(requests().collect()).unwrap();
+                let chain = OwnedChain::new(fake_device::sends(&pool, 3)).unwrap();
                 channel.start_chain(chain).unwrap()
             }
             // SAFETY: the requests name no memory.

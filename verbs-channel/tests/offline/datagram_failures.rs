@@ -11,7 +11,7 @@ use verbs_channel::verbs_core::verbs_sys::{
 use verbs_channel::{BufferPool, Datagrams, DownReason, Error, RejectReason};
 
 use crate::datagrams::{buffer, comes, endpoint, peer, refused};
-use crate::fake_device::{bounded, called, ends, forget_the_past, posted, refuse, succeeds};
+use crate::fake_device::{bounded, called, ends, forget_the_past, moved, posted, refuse, succeeds};
 
 /// The table of this side's GIDs changes.
 fn gids(gids: &[&str]) {
@@ -101,14 +101,7 @@ fn only_the_send_queue_is_restarted_where_only_that_is_in_error() {
     });
     assert!(datagrams.flush(None));
     with(|library| library.qp_state = None);
-    let states: Vec<_> = with(|library| {
-        library
-            .modified
-            .iter()
-            .map(|(attr, _)| attr.qp_state)
-            .collect()
-    });
-    assert_eq!(states, [IBV_QPS_RTS]);
+    assert_eq!(moved(), [IBV_QPS_RTS]);
     // The receives are those that were posted at the begin.
     assert_eq!(receives_in_flight(), 0);
     comes(receives[0], &peer(2), b"kept", None);
@@ -296,23 +289,16 @@ fn unreachable_peer_leaves_the_endpoint_up() {
 }
 
 #[test]
-fn queue_that_cannot_be_polled_takes_the_endpoint_down() {
-    let (_pd, mut datagrams) = endpoint();
-    with(|library| library.poll_answer = Some(-2));
-    let error = bounded(|| datagrams.receive_from(None)).unwrap_err();
-    assert!(matches!(
-        refused(&error),
-        RejectReason::Down(DownReason::Poll(_))
-    ));
-}
-
-#[test]
-fn device_that_does_not_answer_ends_a_wait() {
-    let (_pd, mut datagrams) = endpoint();
-    refuse("ibv_query_qp", 1);
-    let error = bounded(|| datagrams.receive_from(None)).unwrap_err();
-    assert!(matches!(
-        refused(&error),
-        RejectReason::Down(DownReason::Device(_))
-    ));
+fn device_that_fails_ends_a_wait_and_takes_the_endpoint_down() {
+    for is_poll in [true, false] {
+        let (_pd, mut datagrams) = endpoint();
+        with(|library| library.poll_answer = is_poll.then_some(-2));
+        refuse("ibv_query_qp", usize::from(!is_poll));
+        let error = bounded(|| datagrams.receive_from(None)).unwrap_err();
+        match refused(&error) {
+            RejectReason::Down(DownReason::Poll(_)) => assert!(is_poll),
+            RejectReason::Down(DownReason::Device(_)) => assert!(!is_poll),
+            reason => panic!("{reason}"),
+        }
+    }
 }

@@ -16,7 +16,7 @@ use verbs_channel::{
     BufferPool, Datagrams, DownReason, Error, OwnedBuffer, RejectReason, TransportError,
 };
 
-use crate::fake_device::{bounded, called, calls, forget_the_past, pd, posted, refuse, succeeds};
+use crate::fake_device::{bounded, called, count, forget_the_past, pd, posted, refuse, succeeds};
 
 const MTU: usize = 1024;
 const HEADER: usize = 40;
@@ -240,18 +240,7 @@ fn endpoint_without_room_is_an_error_at_once_and_no_wait() {
 fn one_handle_is_made_for_each_port_and_the_oldest_goes() {
     let pd = pd();
     let mut datagrams = Datagrams::builder(&pd).max_handles(2).build().unwrap();
-    let made = || {
-        calls()
-            .iter()
-            .filter(|call| **call == "ibv_create_ah")
-            .count()
-    };
-    let ended = || {
-        calls()
-            .iter()
-            .filter(|call| **call == "ibv_destroy_ah")
-            .count()
-    };
+    let [made, ended] = ["ibv_create_ah", "ibv_destroy_ah"].map(|verb| move || count(verb));
     forget_the_past();
     let mut send = |last| {
         datagrams.send_to(&peer(last), buffer(&pd, b"x")).unwrap();

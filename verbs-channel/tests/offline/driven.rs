@@ -5,7 +5,7 @@ use verbs_channel::verbs_core::verbs_sys::IBV_QPS_ERR;
 use verbs_channel::{ChannelId, DownReason, Error, TransportError};
 
 use crate::fake_device::{
-    called, channel, flushes, group, pd, posted, region, shut_down, succeeds,
+    called, channel, flushes, group, moved, pd, posted, region, shut_down, succeeds,
 };
 
 const CLOSED: TransportError = TransportError::Aborted(DownReason::Closed);
@@ -44,11 +44,7 @@ fn shut_down_does_not_wait_and_results_are_flushed() {
     ];
     shut_down(&mut channel);
     assert_eq!(channel.down_reason(), Some(DownReason::Closed));
-    let states = with(|library| {
-        let states = library.modified.iter().map(|(attr, _)| attr.qp_state);
-        states.collect::<Vec<_>>()
-    });
-    assert_eq!(states, [IBV_QPS_ERR]);
+    assert_eq!(moved(), [IBV_QPS_ERR]);
     assert_eq!(polls(), 0);
     assert!(!called("ibv_destroy_qp"));
     assert!(

@@ -6,10 +6,13 @@ pub(crate) use fake_libibverbs::posted;
 use fake_libibverbs::with;
 use verbs_channel::engine::ConnectedMember;
 use verbs_channel::verbs_core::verbs_sys::{
-    IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR, ibv_wc, ibv_wc_status,
+    IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR, ibv_qp_state, ibv_wc, ibv_wc_status,
 };
-use verbs_channel::verbs_core::{Device, MemoryRegion, ProtectionDomain};
-use verbs_channel::{Channel, ChannelConfig, ChannelGroup, ChannelId, DownReason, PreparedChannel};
+use verbs_channel::verbs_core::{Device, MemoryRegion, ProtectionDomain, RemoteMemoryRegion};
+use verbs_channel::{
+    BufferPool, Channel, ChannelConfig, ChannelGroup, ChannelId, DownReason, Outgoing,
+    OwnedRequest, PreparedChannel,
+};
 
 /// Far longer than any of these tests takes.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
@@ -95,6 +98,17 @@ pub(crate) fn shut_down(channel: &mut Channel) {
     engine.flush(id, DownReason::Closed).unwrap();
 }
 
+/// Memory of a peer, which the fake library does not access.
+pub(crate) fn remote() -> RemoteMemoryRegion {
+    RemoteMemoryRegion::new(0x1000, 1 << 40, 77).unwrap()
+}
+
+/// Sends of this number of blocks.
+pub(crate) fn sends(pool: &BufferPool, count: usize) -> Vec<OwnedRequest> {
+    let send = |_| Outgoing::send(pool.take().unwrap()).into();
+    (0..count).map(send).collect()
+}
+
 /// A registered buffer of 64 bytes.
 pub(crate) fn region(channel: &Channel) -> MemoryRegion<Vec<u8>> {
     channel.pd().reg_mr(vec![0_u8; 64]).unwrap()
@@ -127,6 +141,19 @@ pub(crate) fn refuse(verb: &'static str, times: usize) {
 /// The verbs that were called, in order.
 pub(crate) fn calls() -> Vec<&'static str> {
     with(|library| library.calls.clone())
+}
+
+/// How often a verb was called.
+pub(crate) fn count(verb: &str) -> usize {
+    calls().iter().filter(|call| **call == verb).count()
+}
+
+/// The states that queue pairs were moved to.
+pub(crate) fn moved() -> Vec<ibv_qp_state> {
+    with(|library| {
+        let moves = library.modified.iter();
+        moves.map(|(attr, _)| attr.qp_state).collect()
+    })
 }
 
 /// Whether a verb was called.

@@ -12,7 +12,7 @@ use verbs_channel::{
 use verbs_harness::faults;
 
 use crate::fake_device::{
-    DRAIN, bounded, called, calls, channel, channel_with, connected, forget_the_past, join, pd,
+    DRAIN, bounded, called, channel, channel_with, connected, count, forget_the_past, join, pd,
     posted, refuse, region, succeeds,
 };
 
@@ -149,13 +149,7 @@ fn failed_poll_ends_the_wait_at_once() {
     };
     assert_eq!(channel.down_reason(), Some(DownReason::Poll(poll)));
     // There is no wait for flushes on a queue that cannot be polled: the queue pair is destroyed.
-    assert_eq!(
-        calls()
-            .iter()
-            .filter(|verb| **verb == "ibv_destroy_qp")
-            .count(),
-        1
-    );
+    assert_eq!(count("ibv_destroy_qp"), 1);
     assert_eq!(with(|library| library.modified.len()), 0);
     let ended = channel.poll(owned).unwrap().unwrap();
     assert_eq!(
@@ -227,11 +221,6 @@ fn receiving(count: u32, drain_timeout: Duration) -> (ChannelGroup, Vec<ChannelI
     (group, ids)
 }
 
-fn queries() -> u32 {
-    let queries = calls().into_iter().filter(|call| *call == "ibv_query_qp");
-    u32::try_from(queries.count()).unwrap()
-}
-
 /// How often a wait queries queue pairs, and how many of them at a time.
 const PROBE: Duration = Duration::from_millis(100);
 const PROBES: u32 = 16;
@@ -248,9 +237,9 @@ fn queue_pairs_of_a_group_are_queried_in_turn_a_few_at_a_time() {
     let ended = ended.expect("it was never asked");
     assert_eq!(ended.channel, last);
     assert!(called("ibv_destroy_qp"));
-    let asked = queries();
+    let asked = count("ibv_query_qp");
     assert!(
-        u128::from(asked) <= u128::from(PROBES) * (rounds + 1),
+        asked as u128 <= u128::from(PROBES) * (rounds + 1),
         "{asked} in {rounds}"
     );
     for id in &ids[..39] {
@@ -267,7 +256,7 @@ fn all_queue_pairs_are_queried_after_one_query_fails() {
     for id in ids {
         assert_eq!(group.channel(id).unwrap().down_reason(), Some(DEAD));
     }
-    assert_eq!(queries(), 40);
+    assert_eq!(count("ibv_query_qp"), 40);
 }
 
 #[test]

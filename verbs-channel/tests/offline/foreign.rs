@@ -19,7 +19,7 @@ use verbs_harness::allocations::allocations;
 use verbs_harness::logged::listen;
 
 use crate::fake_device::{
-    DRAIN, called, channel, connected, forget_the_past, pd, posted, refuse, succeeds,
+    DRAIN, called, channel, connected, forget_the_past, pd, posted, refuse, remote, succeeds,
 };
 use crate::pages::Pages;
 
@@ -27,10 +27,6 @@ pub(crate) const ACCESS: AccessFlags = AccessFlags::LOCAL_WRITE;
 pub(crate) const LEN: usize = 256;
 /// Where the dmabuf is in work requests: nowhere in this program.
 const IOVA: u64 = 0x7000;
-
-pub(crate) fn remote() -> RemoteMemoryRegion {
-    RemoteMemoryRegion::new(0x1000, 1 << 40, 7).unwrap()
-}
 
 pub(crate) fn dmabuf(pd: &ProtectionDomain) -> DmabufRegion {
     let file = File::open("/dev/null").unwrap();

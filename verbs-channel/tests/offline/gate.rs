@@ -11,15 +11,14 @@ use verbs_channel::error::Rejected;
 use verbs_channel::request::{Request, ScatterList};
 use verbs_channel::verbs_core::memory::SharedElement;
 use verbs_channel::verbs_core::{
-    AccessFlags, GatherElement, MemoryRegion, ProtectionDomain, QueuePairEndpoint,
-    RemoteMemoryRegion, SharedRegion,
+    AccessFlags, GatherElement, MemoryRegion, ProtectionDomain, QueuePairEndpoint, SharedRegion,
 };
 use verbs_channel::{
     BufferPool, Channel, Incoming, Outgoing, OwnedBuffer, OwnedRequest, PreparedChannel,
     RejectReason, TransportError,
 };
 
-use crate::fake_device::{connected, forget_the_past, pd};
+use crate::fake_device::{connected, forget_the_past, pd, remote};
 
 /// A list of 32 such elements is 4 GiB long: 0 bytes if it is added up in 32 bits.
 const LONG: usize = 128 << 20;
@@ -37,10 +36,6 @@ const TOO_LONG: RejectReason = RejectReason::MessageTooLong {
 
 /// The expected rejection; `None` if the request is posted.
 type Expected = Option<RejectReason>;
-
-fn remote() -> RemoteMemoryRegion {
-    RemoteMemoryRegion::new(0x1000, 1 << 40, 7).unwrap()
-}
 
 /// A channel with timeouts of zero: its operations are aborted at once.
 fn prepared(pd: &ProtectionDomain, max_send_sge: u32, max_recv_sge: u32) -> PreparedChannel {

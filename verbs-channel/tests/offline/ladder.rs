@@ -8,19 +8,8 @@ use verbs_channel::verbs_core::verbs_sys::{IBV_QPS_ERR, IBV_WC_REM_ACCESS_ERR};
 use verbs_channel::{DownReason, Outgoing, ScopeError, TransportError};
 
 use crate::fake_device::{
-    DRAIN, bounded, called, calls, channel, ends, flushes, posted, refuse, region, succeeds,
+    DRAIN, bounded, called, calls, channel, ends, flushes, moved, posted, refuse, region, succeeds,
 };
-
-/// The states that queue pairs were moved to.
-fn moved() -> Vec<u32> {
-    with(|library| {
-        library
-            .modified
-            .iter()
-            .map(|(attr, _)| attr.qp_state.0)
-            .collect()
-    })
-}
 
 /// The timeout of an operation of the send queue.
 const fn timed_out(after: Duration) -> TransportError {
@@ -42,7 +31,7 @@ fn deadline_moves_the_queue_pair_to_error_then_destroys_it() {
     assert!(start.elapsed() >= deadline + DRAIN);
     let timed_out = timed_out(deadline);
     assert!(matches!(error, Err(error) if error == timed_out));
-    assert_eq!(moved(), [IBV_QPS_ERR.0]);
+    assert_eq!(moved(), [IBV_QPS_ERR]);
     assert!(called("ibv_destroy_qp"));
     assert!(!called("ibv_dereg_mr"), "the region is still ours");
     drop(from);
@@ -69,7 +58,7 @@ fn flushed_queue_pair_is_not_destroyed() {
     let owned = channel.start_receive(region(&channel)).unwrap();
     flushes(posted()[0]);
     channel.abort();
-    assert_eq!(moved(), [IBV_QPS_ERR.0]);
+    assert_eq!(moved(), [IBV_QPS_ERR]);
     assert!(!called("ibv_destroy_qp"));
     let ended = channel.poll(owned).unwrap().unwrap();
     assert_eq!(

@@ -10,7 +10,7 @@ use verbs_channel::verbs_core::device::EventType;
 use verbs_channel::verbs_core::verbs_sys::{IBV_QPS_ERR, IBV_WC_WR_FLUSH_ERR, ibv_wc};
 use verbs_channel::{DownReason, Error};
 
-use crate::fake_device::{LONG, bounded, posted, refuse};
+use crate::fake_device::{LONG, bounded, count, posted, refuse};
 use crate::shared_receives::{Shared, connected, receives};
 
 /// The receives that are posted, in the order of their posts.
@@ -350,10 +350,7 @@ fn queue_is_rebuilt_when_no_channel_is_left_if_receives_may_be_lost() {
             }
         }
         assert!(shared.group.next_message().is_none());
-        let rebuilt = with(|library| {
-            let is_create = |verb: &&&str| **verb == "ibv_create_srq";
-            library.calls.iter().filter(is_create).count()
-        });
+        let rebuilt = count("ibv_create_srq");
         assert_eq!(rebuilt, 1 + round.div_ceil(2), "when half may be lost");
         assert_eq!(left().len(), 4);
     }
@@ -429,11 +426,11 @@ fn queue_is_not_rebuilt_while_a_completion_of_it_is_left() {
     assert!(shared.group.remove(removed.unwrap()).is_err());
     assert!(shared.group.next_message().is_none());
     shared.group.engine_mut().refill();
-    let creates = with(|library| {
-        let calls = library.calls.iter();
-        calls.filter(|verb| **verb == "ibv_create_srq").count()
-    });
-    assert_eq!(creates, 2, "it is rebuilt once they are polled");
+    assert_eq!(
+        count("ibv_create_srq"),
+        2,
+        "it is rebuilt once they are polled"
+    );
     let posted = posted();
     let mut on_the_new = posted[posted.len() - 6..].to_vec();
     on_the_new.sort_unstable();

@@ -3,26 +3,21 @@
 use std::time::Duration;
 
 use fake_libibverbs::{Posted, with};
-use verbs_channel::error::{Queue, Rejected};
-use verbs_channel::verbs_core::RemoteMemoryRegion;
+use verbs_channel::error::Queue;
 use verbs_channel::verbs_core::verbs_sys::IBV_WC_REM_ACCESS_ERR;
 use verbs_channel::{
     BufferPool, Channel, Error, Incoming, Outgoing, OwnedBuffer, OwnedRequest, RejectReason,
-    Ticket, TransportError,
+    TransportError,
 };
 
 use crate::fake_device::{
-    bounded, called, channel, ends, forget_the_past, posted, region, succeeds,
+    bounded, called, channel, ends, forget_the_past, posted, region, remote, succeeds,
 };
 
 const SIGNALED: u32 = 2;
 const FENCE: u32 = 1;
 const SOLICITED: u32 = 4;
 const INLINE: u32 = 8;
-
-fn remote() -> RemoteMemoryRegion {
-    RemoteMemoryRegion::new(0x1000, 64, 77).unwrap()
-}
 
 /// Starts a request and takes its result. Returns what the driver received, and the buffer.
 fn run(channel: &mut Channel, request: impl Into<OwnedRequest>) -> (Posted, OwnedBuffer) {
@@ -114,38 +109,6 @@ fn wait_for_a_success_returns_a_failure_and_drops_the_buffer() {
     );
     assert_eq!(pool.available(), 1);
     assert!(channel.is_down());
-}
-
-#[test]
-fn shorthands_post_the_same_requests() {
-    type Start =
-        fn(&mut Channel, OwnedBuffer) -> Result<Ticket, Rejected<OwnedBuffer, RejectReason>>;
-    type Make = fn(OwnedBuffer) -> OwnedRequest;
-    let same: [(Start, Make); 4] = [
-        (Channel::start_send, |b| Outgoing::send(b).into()),
-        (Channel::start_receive, OwnedRequest::receive),
-        (
-            |channel, b| channel.start_write(b, remote()),
-            |b| Outgoing::write(b, remote()).into(),
-        ),
-        (
-            |channel, b| channel.start_read(b, remote()),
-            |b| Incoming::read(b, remote()).into(),
-        ),
-    ];
-    let mut channel = channel();
-    let mut buffer = OwnedBuffer::from(region(&channel));
-    buffer.set_range(..8).unwrap();
-    for (start, work) in same {
-        let (mut expected, back) = run(&mut channel, work(buffer));
-        forget_the_past();
-        let ticket = start(&mut channel, back).unwrap();
-        let seen = with(|library| library.posted[0][0].clone());
-        expected.wr_id = seen.wr_id;
-        assert_eq!(seen, expected);
-        succeeds(seen.wr_id);
-        buffer = channel.poll(ticket).unwrap().unwrap().buffer.unwrap();
-    }
 }
 
 #[test]

@@ -4,29 +4,19 @@ use fake_libibverbs::{Posted, with};
 use verbs_channel::error::Queue;
 use verbs_channel::request::OwnedChain;
 use verbs_channel::verbs_core::verbs_sys::IBV_WC_WR_FLUSH_ERR;
-use verbs_channel::verbs_core::{AccessFlags, ProtectionDomain, RemoteMemoryRegion, SharedRegion};
+use verbs_channel::verbs_core::{AccessFlags, ProtectionDomain, SharedRegion};
 use verbs_channel::{
     BufferPool, Channel, DownReason, Incoming, Outgoing, OwnedBuffer, OwnedRequest, RejectReason,
     SharedMemory, Ticket, TransportError,
 };
 
 use crate::fake_device::{
-    DRAIN, called, channel, connected, ends, flushes, forget_the_past, pd, posted, region,
-    shut_down, succeeds,
+    DRAIN, called, channel, connected, ends, flushes, forget_the_past, pd, posted, region, remote,
+    sends, shut_down, succeeds,
 };
 use crate::gate::without_reads;
 
 const SIGNALED: u32 = 2;
-
-fn remote() -> RemoteMemoryRegion {
-    RemoteMemoryRegion::new(0x1000, 64, 77).unwrap()
-}
-
-/// This many sends of blocks.
-fn sends(pool: &BufferPool, count: usize) -> OwnedChain {
-    let sends = (0..count).map(|_| Outgoing::send(pool.take().unwrap()).into());
-    OwnedChain::new(sends.collect()).unwrap()
-}
 
 /// Requests of each kind, with options.
 fn of_each_kind(pd: &ProtectionDomain) -> Vec<OwnedRequest> {
@@ -145,7 +135,7 @@ fn each_range_is_posted_alone() {
 fn replaced_request_is_posted_and_the_previous_one_is_returned() {
     let mut channel = channel();
     let pool = BufferPool::new(channel.pd(), 64, 8).unwrap();
-    let mut chain = sends(&pool, 3);
+    let mut chain = OwnedChain::new(sends(&pool, 3)).unwrap();
     let mut block = pool.take().unwrap();
     block.fill(9);
     let addr = block.as_ptr().addr() as u64;
@@ -177,7 +167,10 @@ fn replaced_request_is_posted_and_the_previous_one_is_returned() {
     let receive = chain.set(0, receive).unwrap_err();
     assert_eq!(*receive.error(), RejectReason::ReceiveInBatch);
     drop(receive);
-    for (mut short, len) in [(sends(&pool, 3), 3), (OwnedChain::blank(0), 0)] {
+    for (mut short, len) in [
+        (OwnedChain::new(sends(&pool, 3)).unwrap(), 3),
+        (OwnedChain::blank(0), 0),
+    ] {
         let past = short.set(len, Outgoing::send(pool.take().unwrap()));
         let (why, back) = past.unwrap_err().into_parts();
         assert_eq!(why, RejectReason::NoRequest { index: len, len });

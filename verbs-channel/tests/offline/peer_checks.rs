@@ -11,7 +11,7 @@ use verbs_channel::error::Rejected;
 use verbs_channel::{BufferPool, Channel, DownReason, Error, Outgoing, PreparedChannel, Transfer};
 
 use crate::fake_device::{
-    DRAIN, bounded, called, calls, connected, flushes, pd, posted, region, shut_down, succeeds,
+    DRAIN, bounded, called, connected, count, flushes, pd, posted, region, shut_down, succeeds,
 };
 use crate::peers::{CLOSED, ENDED, LONG, group, watched};
 use crate::peers_over_tcp::tcp;
@@ -111,7 +111,6 @@ const BUSY: [(&str, Busy); 9] = [
 const MANY: usize = 300;
 
 #[test]
-#[cfg_attr(miri, ignore = "Miri has no level-triggered epoll sets")]
 fn peer_that_leaves_a_busy_channel_is_noticed() {
     for (name, run) in BUSY {
         let (mut channel, theirs) = watched();
@@ -128,7 +127,6 @@ fn peer_that_leaves_a_busy_channel_is_noticed() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "Miri has no level-triggered epoll sets")]
 fn peer_that_leaves_a_busy_group_is_noticed_and_the_others_go_on() {
     let (mut group, mut theirs) = group(2);
     let ids: Vec<_> = group.channels().collect();
@@ -156,7 +154,6 @@ fn check_at(channel: &mut Channel, now: Instant) {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "Miri has no level-triggered epoll sets")]
 fn end_of_a_replaced_connection_is_ignored() {
     let (mut channel, theirs) = watched();
     let _receive = channel.start_receive(region(&channel)).unwrap();
@@ -179,7 +176,6 @@ fn end_of_a_replaced_connection_is_ignored() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "Miri has no level-triggered epoll sets")]
 fn first_down_reason_counts_while_the_peer_leaves() {
     let builder = Channel::builder(&pd()).max_send_wr(4).max_recv_wr(4);
     let mut channel = connected(builder.drain_timeout(LONG).build().unwrap());
@@ -192,8 +188,7 @@ fn first_down_reason_counts_while_the_peer_leaves() {
     shut_down(&mut channel);
     check_at(&mut channel, start + GRACE);
     assert_eq!(channel.down_reason(), Some(DownReason::Closed));
-    let moves = calls().into_iter().filter(|call| *call == "ibv_modify_qp");
-    assert_eq!(moves.count(), 1, "it is moved to ERROR once");
+    assert_eq!(count("ibv_modify_qp"), 1, "it is moved to ERROR once");
 }
 
 /// A way to take a completion that has arrived, for which no peer is checked.
@@ -238,7 +233,6 @@ const FOUND: [(&str, Take); 5] = [
 ];
 
 #[test]
-#[cfg_attr(miri, ignore = "Miri has no level-triggered epoll sets")]
 fn call_that_finds_its_completion_checks_no_peer() {
     for (name, take) in FOUND {
         let (mut channel, theirs) = watched();
@@ -252,7 +246,6 @@ fn call_that_finds_its_completion_checks_no_peer() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "Miri reads no options of sockets")]
 fn keepalive_detects_a_dead_host_within_the_peer_timeout() {
     let set = |builder: PreparedChannel| {
         let mut channel = connected(builder);
@@ -271,7 +264,6 @@ fn keepalive_detects_a_dead_host_within_the_peer_timeout() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "Miri has no level-triggered epoll sets")]
 fn infinite_drain_timeout_ends_with_the_flushes() {
     let builder = Channel::builder(&pd()).max_send_wr(4).max_recv_wr(4);
     let mut channel = connected(builder.drain_timeout(Duration::MAX).build().unwrap());
@@ -305,7 +297,6 @@ fn end_of_time() -> Instant {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "Miri has no level-triggered epoll sets")]
 fn peers_can_be_checked_at_any_instant() {
     let end = end_of_time();
     let before = |seconds| end - Duration::from_secs(seconds);
@@ -338,7 +329,6 @@ fn peers_can_be_checked_at_any_instant() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "Miri has no level-triggered epoll sets")]
 fn waits_notice_the_end_of_a_peer_although_its_descriptor_was_given_out() {
     let (mut channel, theirs) = watched();
     let _set = channel.engine_mut().peers_fd().unwrap();
@@ -350,7 +340,6 @@ fn waits_notice_the_end_of_a_peer_although_its_descriptor_was_given_out() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "Miri has no level-triggered epoll sets")]
 fn connection_stays_if_another_cannot_be_watched() {
     let (mut channel, mut theirs) = watched();
     let file = std::fs::File::open("/proc/self/exe").unwrap();

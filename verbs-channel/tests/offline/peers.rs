@@ -63,7 +63,6 @@ fn join(group: &mut ChannelGroup) -> (UnixStream, UnixStream) {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "Miri has no level-triggered epoll sets")]
 fn messages_that_arrive_while_the_channel_goes_down_are_delivered() {
     let (mut channel, theirs) = watched();
     let tickets = [(); 4].map(|()| channel.start_receive(region(&channel)).unwrap());
@@ -79,7 +78,6 @@ fn messages_that_arrive_while_the_channel_goes_down_are_delivered() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "Miri has no level-triggered epoll sets")]
 fn idle_channel_goes_down_when_the_peer_has_left() {
     let (mut channel, theirs) = watched();
     drop(theirs);
@@ -88,7 +86,6 @@ fn idle_channel_goes_down_when_the_peer_has_left() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "Miri has no level-triggered epoll sets")]
 fn all_peers_of_a_group_may_leave_at_once() {
     let (mut group, theirs) = group(40);
     let channels: Vec<ChannelId> = group.channels().collect();
@@ -134,7 +131,6 @@ const ENDS: [(&str, End); 5] = [
 ];
 
 #[test]
-#[cfg_attr(miri, ignore = "Miri has no level-triggered epoll sets")]
 fn peer_notices_when_this_side_goes_down() {
     for (name, end) in ENDS {
         let (channel, theirs) = watched();
@@ -147,7 +143,6 @@ fn peer_notices_when_this_side_goes_down() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "Miri has no level-triggered epoll sets")]
 fn peer_is_not_watched_without_a_peer_timeout() {
     let prepared = Channel::builder(&pd()).drain_timeout(DRAIN);
     let mut channel = connected(prepared.peer_timeout(None).build().unwrap());
@@ -170,7 +165,6 @@ fn peer_is_not_watched_without_a_peer_timeout() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "Miri has no level-triggered epoll sets")]
 fn pipe_and_half_closed_socket_are_noticed() {
     let (reader, writer) = io::pipe().unwrap();
     let mut reads = channel();
@@ -188,7 +182,6 @@ fn pipe_and_half_closed_socket_are_noticed() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "Miri has no level-triggered epoll sets")]
 fn descriptor_for_a_channel_that_is_down_delays_no_end() {
     let (mut channel, theirs) = watched();
     let ticket = channel.start_receive(region(&channel)).unwrap();

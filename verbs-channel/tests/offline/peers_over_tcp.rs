@@ -6,14 +6,11 @@ use std::thread;
 use std::time::Duration;
 
 use verbs_channel::exchange::{Exchange, ExchangeError, Io};
-use verbs_channel::{Channel, DownReason, Error, PreparedChannel, TransportError};
+use verbs_channel::{Channel, Error, PreparedChannel};
 use verbs_harness::child::{end_the_child, fork, wait_for_the_child, without_descriptors};
 
 use crate::fake_device::{DRAIN, bounded, channel, pd, region};
-use crate::peers::LONG;
-
-const CLOSED: DownReason = DownReason::PeerClosed;
-const ENDED: TransportError = TransportError::Aborted(CLOSED);
+use crate::peers::{CLOSED, ENDED, LONG};
 
 pub(crate) fn tcp() -> (TcpStream, TcpStream, SocketAddr) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
@@ -41,7 +38,6 @@ fn run(exchange: &mut Exchange, mut stream: &TcpStream) -> Result<(), ExchangeEr
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "Miri reads no options of sockets")]
 fn over_tcp_the_address_is_known_and_no_bytes_are_read() {
     let mut channel = channel();
     assert_eq!(channel.peer_addr(), None);
@@ -63,7 +59,6 @@ fn over_tcp_the_address_is_known_and_no_bytes_are_read() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "Miri reads no options of sockets")]
 fn reset_connection_is_a_peer_that_closed() {
     let mut channel = channel();
     let (mut ours, theirs, _) = tcp();
@@ -77,7 +72,6 @@ fn reset_connection_is_a_peer_that_closed() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "Miri reads no options of sockets")]
 fn channel_that_was_connected_over_tcp_watches_its_peer() {
     type Meet = fn(&TcpListener, SocketAddr) -> Channel;
     let connect: Meet = |_, address| prepared().connect(address, LONG).unwrap().channel;
@@ -101,7 +95,6 @@ fn channel_that_was_connected_over_tcp_watches_its_peer() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "Miri reads no options of sockets")]
 fn address_is_known_of_a_peer_that_resets_the_connection_at_once() {
     let (ours, mut theirs, address) = tcp();
     let prepared = prepared();
@@ -122,7 +115,6 @@ fn address_is_known_of_a_peer_that_resets_the_connection_at_once() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "Miri cannot fork")]
 fn stream_is_shut_down_if_the_peer_cannot_be_watched_through_it() {
     let (mut ours, theirs, _) = tcp();
     let mut exchange = Exchange::new(&prepared().endpoint(), b"").unwrap();

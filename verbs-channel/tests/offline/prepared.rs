@@ -247,24 +247,6 @@ fn channel_of_a_group_posts_its_prepared_receives_when_it_joins() {
     assert_all_is_well();
 }
 
-#[test]
-fn channel_whose_prepared_receive_is_rejected_joins_its_group_and_is_down() {
-    let (mut group, pool) = group();
-    let mut prepared = group.prepare().unwrap();
-    for _ in 0..2 {
-        prepared.start_receive(pool.take().unwrap()).unwrap();
-    }
-    let member = handshake(prepared).unwrap();
-    with(|library| library.refuse_post = Some((0, libc::ENOMEM, true)));
-    let id = group.join(member).unwrap();
-    let reason = group.channel(id).unwrap().down_reason();
-    assert!(matches!(reason, Some(DownReason::Post(_))), "{reason:?}");
-    assert!(called("ibv_destroy_qp") && group.is_empty());
-    assert_eq!(pool.available(), 3);
-    drop((group, pool));
-    assert_all_is_well();
-}
-
 /// Panics when it is dropped, as code of a user may.
 struct Bomb;
 

@@ -1,6 +1,5 @@
 //! A device that is removed: every call fails with `EIO`, and some time after that its directory is gone from sysfs.
 
-use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,7 +17,6 @@ use crate::fake_device::{
     DRAIN, LONG, bounded, called, channel_with, group_of, pd, refuse, region,
 };
 use crate::shared_receives::{Shared, connected};
-use crate::stuck::{ROLE, again};
 
 /// The directory of the devices, in one that is removed with it.
 struct Sysfs(PathBuf);
@@ -119,19 +117,30 @@ fn assert_nothing_is_leaked() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "it reads directories")]
-fn borrowed_buffer_of_a_removed_device_comes_back_as_aborted() {
+fn borrowed_buffer_of_a_device_that_is_or_will_be_removed_comes_back_as_aborted() {
     listen();
-    for (way, borrow) in BORROWS.iter().enumerate() {
+    for (way, late) in (0..BORROWS.len()).flat_map(|way| [(way, 0), (way, 100)]) {
+        let late = Duration::from_millis(late);
         let sysfs = Sysfs::new();
         let mut channel = channel_with(LONG);
         fails();
-        sysfs.remove();
-        let ended = bounded(|| borrow(&mut channel));
+        let start = Instant::now();
+        let ended = thread::scope(|scope| {
+            let removes = || {
+                thread::sleep(late);
+                sysfs.remove();
+            };
+            match late.is_zero() {
+                true => removes(),
+                false => drop(scope.spawn(removes)),
+            }
+            bounded(|| BORROWS[way](&mut channel))
+        });
         assert!(
             matches!(ended, Some(TransportError::Aborted(_))),
             "{way}: {ended:?}"
         );
+        assert!(start.elapsed() >= late, "the kernel had not destroyed it");
         assert!(called("ibv_destroy_qp"));
         drop(channel);
         with(|library| library.refuse.clear());
@@ -140,31 +149,6 @@ fn borrowed_buffer_of_a_removed_device_comes_back_as_aborted() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "it reads directories")]
-fn wait_for_the_removal_ends_with_it() {
-    for borrow in BORROWS {
-        let sysfs = Sysfs::new();
-        let mut channel = channel_with(LONG);
-        fails();
-        let (start, late) = (Instant::now(), Duration::from_millis(100));
-        let ended = thread::scope(|scope| {
-            scope.spawn(|| {
-                thread::sleep(late);
-                sysfs.remove();
-            });
-            bounded(|| borrow(&mut channel))
-        });
-        assert!(
-            matches!(ended, Some(TransportError::Aborted(_))),
-            "{ended:?}"
-        );
-        assert!(start.elapsed() >= late, "the kernel had not destroyed it");
-        with(|library| library.refuse.clear());
-    }
-}
-
-#[test]
-#[cfg_attr(miri, ignore = "it reads directories")]
 fn device_that_is_back_under_its_name_was_removed() {
     let sysfs = Sysfs::new();
     let mut channel = channel_with(LONG);
@@ -183,7 +167,6 @@ fn device_that_is_back_under_its_name_was_removed() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "it reads directories")]
 fn device_that_is_renamed_or_unknown_was_not_removed() {
     listen();
     for way in 0..4 {
@@ -213,7 +196,6 @@ fn device_that_is_renamed_or_unknown_was_not_removed() {
 
 /// Their devices are removed when the last of them has been asked.
 #[test]
-#[cfg_attr(miri, ignore = "it reads directories")]
 fn rails_whose_devices_are_removed_are_all_ended_before_one_is_waited_for() {
     let sysfs = Sysfs::new();
     let mut rails = Rails::new([(); 3].map(|()| channel_with(DRAIN)));
@@ -238,30 +220,6 @@ fn rails_whose_devices_are_removed_are_all_ended_before_one_is_waited_for() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "Miri starts no other process")]
-fn errors_of_a_driver_abort_the_process_if_a_buffer_is_borrowed() {
-    if let Ok(way) = env::var(ROLE) {
-        let _sysfs = Sysfs::new();
-        let mut channel = channel_with(DRAIN);
-        fails();
-        BORROWS[way.parse::<usize>().unwrap()](&mut channel);
-        // Not reached: the borrow would have ended while the device may still write.
-        process::exit(3);
-    }
-    for way in 0..BORROWS.len() {
-        let name = "removed::errors_of_a_driver_abort_the_process_if_a_buffer_is_borrowed";
-        let output = again(name, &way.to_string());
-        let words = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(
-            output.status.signal(),
-            Some(libc::SIGABRT),
-            "{way}: {words}"
-        );
-    }
-}
-
-#[test]
-#[cfg_attr(miri, ignore = "it reads directories")]
 fn dropped_channel_of_a_removed_device_frees_its_buffers_without_a_wait() {
     listen();
     for is_removed in [true, false] {
@@ -280,7 +238,6 @@ fn dropped_channel_of_a_removed_device_frees_its_buffers_without_a_wait() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "it reads directories")]
 fn queue_pair_that_is_destroyed_without_its_engine_waits_for_the_removal() {
     for is_removed in [true, false] {
         let sysfs = Sysfs::new();
@@ -309,7 +266,6 @@ fn queue_pair_that_is_destroyed_without_its_engine_waits_for_the_removal() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "it reads directories")]
 fn layer_that_checks_its_peers_finds_the_removal() {
     for is_removed in [true, false] {
         let sysfs = Sysfs::new();
@@ -340,7 +296,6 @@ fn layer_that_checks_its_peers_finds_the_removal() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "it reads directories")]
 fn queue_pairs_that_end_together_wait_for_a_removal_once() {
     let _sysfs = Sysfs::new();
     let pd = pd();
@@ -369,7 +324,6 @@ fn queue_pairs_that_end_together_wait_for_a_removal_once() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "it reads directories")]
 fn channel_without_buffers_is_not_reported_as_leaked_buffers() {
     listen();
     for is_removed in [true, false] {

@@ -2,60 +2,14 @@
 
 use std::time::Duration;
 
-use verbs_channel::engine::Engine;
 use verbs_channel::error::Queue;
 use verbs_channel::verbs_core::verbs_sys::IBV_WC_REM_ACCESS_ERR;
-use verbs_channel::{ChannelGroup, DownReason, Error, RejectReason, TransportError};
+use verbs_channel::{ChannelGroup, DownReason, Error, TransportError};
 
 use crate::driven::polls;
 use crate::fake_device::{ends, forget_the_past, group, join, pd, posted, succeeds};
 
 const CLOSED: TransportError = TransportError::Aborted(DownReason::Closed);
-
-#[test]
-fn untaken_results_have_room_if_slots_were_reserved() {
-    let pd = pd();
-    let (mut group, ids) = group(&pd, 1);
-    let start = |group: &mut ChannelGroup, queue| {
-        let buffer = pd.reg_mr(vec![0_u8; 64]).unwrap();
-        let mut member = group.channel(ids[0]).unwrap();
-        if queue == Queue::Send {
-            member.start_send(buffer)
-        } else {
-            member.start_receive(buffer)
-        }
-    };
-    for _ in 0..4 {
-        let _untaken = start(&mut group, Queue::Send).unwrap();
-    }
-    posted().into_iter().for_each(succeeds);
-    while group.engine_mut().next_ticket().is_some() {}
-    for queue in [Queue::Receive; 4] {
-        let _in_flight = start(&mut group, queue).unwrap();
-    }
-    // The queue has room, but there is no slot.
-    let member = group.channel(ids[0]).unwrap();
-    assert_eq!(
-        (member.in_flight(Queue::Send), member.credits(Queue::Send)),
-        (0, 4)
-    );
-    assert_eq!(
-        (
-            member.in_flight(Queue::Receive),
-            member.credits(Queue::Receive)
-        ),
-        (4, 0)
-    );
-    let rejected = start(&mut group, Queue::Send).unwrap_err();
-    assert_eq!(*rejected.error(), RejectReason::Untaken);
-    assert!(!rejected.error().is_backpressure(), "nothing will complete");
-    group.engine_mut().reserve(ids[0], 1).unwrap();
-    let _ticket = start(&mut group, Queue::Send).unwrap();
-    let rejected = start(&mut group, Queue::Send).unwrap_err();
-    assert_eq!(*rejected.error(), RejectReason::Untaken);
-    let too_many = group.engine_mut().reserve(ids[0], Engine::MAX_RESERVE + 1);
-    assert!(matches!(too_many, Err(Error::Core(_))), "{too_many:?}");
-}
 
 #[test]
 fn index_is_not_reused_while_results_are_untaken() {

@@ -1,6 +1,5 @@
 //! Scopes: dropped handles, receives in flight at the end, and `?`.
 
-use std::error::Error as StdError;
 use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -10,12 +9,11 @@ use verbs_channel::error::Queue;
 use verbs_channel::verbs_core::codes::WcStatus;
 use verbs_channel::verbs_core::verbs_sys::{IBV_WC_RETRY_EXC_ERR, IBV_WC_SUCCESS, ibv_wc};
 use verbs_channel::{
-    Channel, DownReason, Error, Incoming, Outgoing, RejectReason, ScopeError, TransportError,
+    Channel, DownReason, Error, Outgoing, RejectReason, ScopeError, TransportError,
 };
 
 use crate::fake_device::{
-    bounded, called, channel, connected, ends, flushes, forget_the_past, pd, posted, region,
-    succeeds,
+    bounded, called, channel, connected, ends, flushes, pd, posted, region, succeeds,
 };
 
 /// The device completes everything that is posted.
@@ -92,99 +90,6 @@ fn too_many_untaken_handles_are_not_backpressure() {
         Ok::<_, Error>(())
     });
     ended.unwrap();
-}
-
-#[test]
-fn later_errors_have_the_first_failure_as_their_source() {
-    let mut channel = channel();
-    let (first, second) = (
-        channel.start_send(region(&channel)).unwrap(),
-        channel.start_receive(region(&channel)).unwrap(),
-    );
-    ends(posted()[0], IBV_WC_RETRY_EXC_ERR);
-    flushes(posted()[1]);
-    let failed = channel.wait(first, None).unwrap().unwrap();
-    let failed = failed.result.unwrap_err();
-    let TransportError::Work { queue, error } = failed else {
-        panic!("{failed:?}");
-    };
-    let reason = DownReason::Work { queue, error };
-    assert_eq!(channel.down_reason(), Some(reason));
-    let flushed = channel.wait(second, None).unwrap().unwrap();
-    let flushed = flushed.result.unwrap_err();
-    assert_eq!(flushed, TransportError::Aborted(reason));
-    let from = region(&channel);
-    let refused = channel.send(from.gather_element(..).unwrap()).unwrap_err();
-    let lates: [&dyn StdError; 2] = [&flushed, &refused];
-    for late in lates {
-        let mut chain = vec![late.to_string()];
-        let mut next = late.source();
-        while let Some(cause) = next {
-            chain.push(cause.to_string());
-            next = cause.source();
-        }
-        assert_eq!(chain.last(), Some(&error.to_string()), "{chain:?}");
-        assert!(chain[0].contains("aborted") || chain[0].contains("down"));
-    }
-}
-
-/// `?` in a scope, with errors that must not borrow.
-mod question_mark {
-    use super::*;
-
-    /// For programs without an error type of their own.
-    fn boxed(channel: &mut Channel) -> Result<u32, Box<dyn StdError>> {
-        let mut into = region(channel);
-        let from = region(channel);
-        channel
-            .scope(|scope| {
-                let receive = scope.post_receive(into.scatter_element(..)?)?;
-                scope.post_send(from.gather_element(..)?)?;
-                let loan = scope.lend(Outgoing::send(from.gather_element(..)?))?;
-                scope.post_batch([Outgoing::send(from.gather_element(..)?); 2])?;
-                all_succeeds();
-                loan.spin_poll().0?;
-                Ok(receive.spin_poll()?.byte_len())
-            })
-            .map_err(ScopeError::flatten)
-    }
-
-    fn sendable(channel: &mut Channel) -> Result<(), Box<dyn StdError + Send + Sync>> {
-        let from = region(channel);
-        channel
-            .scope(|scope| {
-                scope.post_send(from.gather_element(..)?)?.spin_poll()?;
-                Ok(())
-            })
-            .map_err(ScopeError::flatten)
-    }
-
-    fn anyhow(channel: &mut Channel) -> anyhow::Result<()> {
-        let mut into = region(channel);
-        channel
-            .scope(|scope| {
-                let loan = scope.lend(Incoming::receive(into.scatter_element(..)?))?;
-                all_succeeds();
-                loan.spin_poll().0?;
-                Ok(())
-            })
-            .map_err(ScopeError::flatten)
-    }
-
-    #[test]
-    fn question_mark_converts_into_every_usual_kind_of_error() {
-        let mut channel = channel();
-        boxed(&mut channel).unwrap();
-        anyhow(&mut channel).unwrap();
-        channel.engine_mut().destroy_all(DownReason::Abandoned);
-        forget_the_past();
-        let refused = boxed(&mut channel).unwrap_err();
-        assert_eq!(
-            refused.downcast_ref(),
-            Some(&RejectReason::Down(DownReason::Abandoned))
-        );
-        assert!(sendable(&mut channel).is_err() && anyhow(&mut channel).is_err());
-    }
 }
 
 /// Ends a scope, with a receive that has completed behind others, and was not polled.
@@ -290,28 +195,32 @@ fn value_of_a_scope_that_failed_may_panic_when_it_is_dropped() {
 }
 
 #[test]
-fn send_that_fails_or_times_out_fails_a_scope_that_ends_with_receives_left() {
-    for times_out in [true, false] {
+fn scope_that_ends_with_receives_left_closes_the_connection_and_returns_a_failed_send() {
+    for status in [Some(IBV_WC_SUCCESS), Some(IBV_WC_RETRY_EXC_ERR), None] {
         let mut channel = channel();
-        channel.set_timeout(times_out.then_some(Duration::ZERO));
+        channel.set_timeout(status.is_none().then_some(Duration::ZERO));
         let (mut into, from) = (region(&channel), region(&channel));
         let ended = bounded(|| {
             channel.scope(|scope| {
                 scope.close_with_receives_left();
                 scope.post_receive(into.scatter_element(..)?)?;
                 scope.post_send(from.gather_element(..)?)?;
-                if !times_out {
-                    ends(posted()[1], IBV_WC_RETRY_EXC_ERR);
-                    flushes(posted()[0]);
-                }
+                status
+                    .into_iter()
+                    .for_each(|status| ends(posted()[1], status));
                 Ok::<_, Error>(())
             })
         });
-        let Err(ScopeError::AutoPollError(error)) = ended else {
-            panic!("{ended:?}");
-        };
-        let is_late = error.down_reason().is_some_and(DownReason::is_timed_out);
-        assert_eq!(is_late, times_out, "{error:?}");
+        assert!(channel.is_down());
+        match ended {
+            Ok(()) => assert_eq!(status, Some(IBV_WC_SUCCESS)),
+            Err(ScopeError::AutoPollError(error)) => {
+                let is_late = error.down_reason().is_some_and(DownReason::is_timed_out);
+                assert_eq!(is_late, status.is_none(), "{error:?}");
+                assert_ne!(status, Some(IBV_WC_SUCCESS));
+            }
+            Err(error) => panic!("{error:?}"),
+        }
     }
 }
 

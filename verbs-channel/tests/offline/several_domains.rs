@@ -15,8 +15,8 @@ use verbs_channel::{Error, Outgoing, RejectReason, SharedMemory};
 use verbs_harness::WakeCounter;
 use verbs_harness::logged::listen;
 
-use crate::fake_device::{channel, forget_the_past, pd, posted, refuse, succeeds};
-use crate::foreign::{ACCESS, LEN, dmabuf, rejected, remote, shared};
+use crate::fake_device::{channel, forget_the_past, pd, posted, refuse, remote, succeeds};
+use crate::foreign::{ACCESS, LEN, dmabuf, rejected, shared};
 use crate::pages::Pages;
 
 /// The keys of the elements that were posted, in their order.

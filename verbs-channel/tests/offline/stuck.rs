@@ -11,7 +11,6 @@ use std::time::Duration;
 use fake_libibverbs::{forget_requests, with};
 use verbs_channel::error::Rejected;
 use verbs_channel::request::OwnedChain;
-use verbs_channel::verbs_core::RemoteMemoryRegion;
 use verbs_channel::verbs_core::verbs_sys::IBV_WC_REM_ACCESS_ERR;
 use verbs_channel::verbs_core::work_request::RequestChain;
 use verbs_channel::{
@@ -21,19 +20,15 @@ use verbs_channel::{
 use verbs_harness::logged::{does, lines, listen, panics};
 
 use crate::fake_device::{
-    called, channel, ends, forget_the_past, member, pd, posted, refuse, region, succeeds,
+    called, channel, ends, forget_the_past, member, pd, posted, refuse, region, remote, sends,
+    succeeds,
 };
 use crate::reentered::{reach, reached};
 
-pub(crate) const ROLE: &str = "VERBS_TEST_ROLE";
+const ROLE: &str = "VERBS_TEST_ROLE";
 
 /// A way to start an operation on blocks of a pool. Blocks that are handed back are dropped.
 type Start = fn(&mut Channel, &BufferPool) -> Result<Ticket, RejectReason>;
-
-fn sends(pool: &BufferPool) -> Vec<OwnedRequest> {
-    let send = |_| Outgoing::send(pool.take().unwrap()).into();
-    (0..3).map(send).collect()
-}
 
 /// With the number of blocks.
 const STARTS: [(&str, usize, Start); 4] = [
@@ -46,11 +41,11 @@ const STARTS: [(&str, usize, Start); 4] = [
         started.map_err(Rejected::into_error)
     }),
     ("batch", 3, |channel, pool| {
-        let started = channel.start_batch(sends(pool));
+        let started = channel.start_batch(sends(pool, 3));
         started.map_err(Rejected::into_error)
     }),
     ("chain", 3, |channel, pool| {
-        let started = channel.start_chain(OwnedChain::new(sends(pool)).unwrap());
+        let started = channel.start_chain(OwnedChain::new(sends(pool, 3)).unwrap());
         started.map_err(Rejected::into_error)
     }),
 ];
@@ -185,7 +180,7 @@ fn stuck_channel_keeps_its_place_in_its_group() {
 #[test]
 fn chain_or_batch_that_failed_before_it_got_stuck_is_stuck() {
     listen();
-    let remote = RemoteMemoryRegion::new(0x1000, 64, 9).unwrap();
+    let remote = remote();
     for is_batch in [false, true] {
         let mut channel = channel();
         let pool = BufferPool::new(channel.pd(), 64, 2).unwrap();
@@ -361,7 +356,7 @@ fn with_borrowed_buffers_the_process_aborts() {
 }
 
 /// Runs a test in a process of its own.
-pub(crate) fn again(test: &str, role: &str) -> Output {
+fn again(test: &str, role: &str) -> Output {
     let mut command = Command::new(env::current_exe().unwrap());
     command
         .args(["--exact", test, "--nocapture"])

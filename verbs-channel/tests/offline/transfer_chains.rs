@@ -17,8 +17,8 @@ use verbs_channel::{
     TransportError,
 };
 
-use crate::fake_device::{DRAIN, LONG, bounded, connected, forget_the_past, pd, posted};
-use crate::transfers::{beside_a_device, by, remote, sorted, write, writes};
+use crate::fake_device::{DRAIN, LONG, bounded, connected, forget_the_past, pd, posted, remote};
+use crate::transfers::{beside_a_device, by, sorted, write, writes};
 
 const PATIENCE: Option<Duration> = Some(LONG);
 

@@ -8,10 +8,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fake_libibverbs::{Posted, in_flight, is_in_flight, lend, with};
+use verbs_channel::verbs_core::AccessFlags;
 use verbs_channel::verbs_core::verbs_sys::{
     IBV_QPS_ERR, IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR, ibv_wc_status,
 };
-use verbs_channel::verbs_core::{AccessFlags, RemoteMemoryRegion};
 use verbs_channel::{__private::TransferEntries, engine::TransferError, engine::TransferOutcome};
 use verbs_channel::{
     BufferPool, Channel, ChannelGroup, ChannelId, DownReason, Incoming, Outgoing, OwnedBuffer,
@@ -20,7 +20,8 @@ use verbs_channel::{
 use verbs_harness::logged::{lines, listen};
 
 use crate::fake_device::{
-    DRAIN, bounded, called, channel, connected, ends, forget_the_past, pd, posted, refuse, succeeds,
+    DRAIN, bounded, called, channel, connected, ends, forget_the_past, pd, posted, refuse, remote,
+    succeeds,
 };
 
 /// A deadline that has to pass; long enough for a device that is another thread on a busy machine.
@@ -29,10 +30,6 @@ const LONG: Duration = Duration::from_secs(30);
 
 pub(crate) fn by(time: Option<Duration>) -> Option<Instant> {
     time.map(|time| Instant::now() + time)
-}
-
-pub(crate) fn remote() -> RemoteMemoryRegion {
-    RemoteMemoryRegion::new(0x1000, 1 << 40, 7).unwrap()
 }
 
 pub(crate) fn write(pool: &BufferPool) -> OwnedRequest {

@@ -53,7 +53,6 @@ fn channel_with_peer(is_watched: bool) -> (Channel, Option<UnixStream>) {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "Miri has no level-triggered epoll sets")]
 fn checks_alone_end_what_is_not_flushed() {
     for is_watched in [false, true] {
         let (mut channel, _theirs) = channel_with_peer(is_watched);
@@ -69,7 +68,6 @@ fn checks_alone_end_what_is_not_flushed() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "Miri has no level-triggered epoll sets")]
 fn polls_and_waits_alone_end_what_is_not_flushed() {
     for is_watched in [false, true] {
         let (mut channel, _theirs) = channel_with_peer(is_watched);
@@ -92,7 +90,6 @@ fn polls_and_waits_alone_end_what_is_not_flushed() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "Miri has no timerfd")]
 fn descriptor_announces_what_is_not_flushed_whenever_it_was_requested() {
     for is_watched in [false, true] {
         for is_late in [false, true] {
@@ -114,7 +111,6 @@ fn descriptor_announces_what_is_not_flushed_whenever_it_was_requested() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "Miri has no level-triggered epoll sets")]
 fn wait_for_other_channels_ends_what_is_not_flushed() {
     let (mut group, _theirs) = group(2);
     let first = group.channels().next().unwrap();

@@ -6,7 +6,7 @@ use fake_libibverbs::with;
 use verbs_channel::error::Queue;
 use verbs_channel::verbs_core::verbs_sys::ibv_wc;
 use verbs_channel::{
-    BufferPool, Channel, Outgoing, OwnedBuffer, PollStrategy, RejectReason, Transfer,
+    BufferPool, Channel, Error, Outgoing, OwnedBuffer, PollStrategy, RejectReason, Transfer,
     TransportError,
 };
 
@@ -110,7 +110,15 @@ fn waits_are_bounded_under_endless_unknown_completions() {
 fn timeout_beyond_the_clock_is_none() {
     let mut channel = channel();
     channel.set_timeout(Duration::MAX);
-    with(|library| library.completes_sends = true);
-    let from = region(&channel);
-    channel.send(from.gather_element(..).unwrap()).unwrap();
+    let mut into = region(&channel);
+    let ended = channel.scope(|scope| {
+        let receive = scope.post_receive(into.scatter_element(..)?)?;
+        let done = ibv_wc {
+            wr_id: posted()[0],
+            ..Default::default()
+        };
+        with(|library| library.done_later = Some((5, done)));
+        Ok::<_, Error>(receive.spin_poll().map(drop)?)
+    });
+    ended.unwrap();
 }

@@ -16,7 +16,7 @@ use verbs_channel::verbs_core::{Error as CoreError, ProtectionDomain};
 use verbs_channel::{Error, RegistrationCache};
 use verbs_harness::allocations::allocations;
 
-use crate::fake_device::{calls, channel, forget_the_past, pd, posted, succeeds};
+use crate::fake_device::{channel, count, forget_the_past, pd, posted, succeeds};
 use crate::pages::Pages;
 
 const PART: usize = 64;
@@ -67,10 +67,9 @@ fn touch(memory: &CachedMemory, part: usize) {
 
 /// How often memory was registered and deregistered since the last time this was asked.
 fn registrations() -> (usize, usize) {
-    let calls = calls();
-    let count = |verb| calls.iter().filter(|call| **call == verb).count();
+    let counts = (count("ibv_reg_mr"), count("ibv_dereg_mr"));
     forget_the_past();
-    (count("ibv_reg_mr"), count("ibv_dereg_mr"))
+    counts
 }
 
 fn is_full(error: &Error) -> bool {

@@ -86,38 +86,6 @@ fn transfer_that_ends_early_ends_the_leases_that_it_has_lent() {
     }
 }
 
-#[test]
-fn transfer_that_ends_well_keeps_its_leases() {
-    let mut ends = Ends::new(10, 4);
-    let (host, far) = (ends.hosts[0].clone(), ends.hosts[1].clone());
-    let memory = ends.memory(LEN);
-    let slice = memory.slice(..).unwrap();
-    let mut transfer = Transfer::default();
-    let remote = host.enter(|| {
-        let lease = ends.owner.lease(slice, AccessFlags::REMOTE_WRITE).unwrap();
-        let remote = lease.remote();
-        transfer.lend(lease);
-        ends.owner
-            .transfer(&mut transfer, Some(Instant::now() + SOON))
-            .unwrap();
-        remote
-    });
-    far.enter(|| {
-        let buffer = ends.peer.pd().reg_mr(vec![7; LEN]).unwrap();
-        let ticket = ends.peer.start(Outgoing::write(buffer, remote)).unwrap();
-        ends.peer
-            .wait(ticket, None)
-            .unwrap()
-            .unwrap()
-            .result
-            .unwrap();
-    });
-    assert_eq!(bytes(&memory), [7; LEN]);
-    let lease = transfer.take_leases().next().unwrap();
-    host.enter(|| ends.owner.revoke(lease).unwrap());
-    assert!(memory.is_idle());
-}
-
 /// A transfer of a write whose outcome comes at about the deadline. Returns whether it has succeeded, and whether its
 /// lease is left.
 fn at_the_deadline(micros: u64, over_rails: bool) -> (bool, bool) {
