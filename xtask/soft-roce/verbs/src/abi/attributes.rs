@@ -12,6 +12,7 @@ pub(crate) struct ibv_gid {
 }
 
 structures! {
+    (Clone, Copy)
     ibv_gid_entry { gid: ibv_gid; gid_index port_num gid_type ndev_ifindex: u32; }
     ibv_device_attr {
         fw_ver: [c_char; 64];

@@ -11,6 +11,7 @@ use super::object::{ibv_comp_channel, ibv_cq, ibv_pd, ibv_qp, ibv_srq};
 use crate::sockaddr::Name;
 
 structures! {
+    (Clone, Copy)
     rdma_event_channel { fd: c_int; }
     rdma_route {
         source destination: Name;

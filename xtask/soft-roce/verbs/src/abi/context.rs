@@ -17,6 +17,7 @@ pub(crate) type Verb = *const c_void;
 pub(crate) struct Open(pub(crate) *mut ibv_context);
 
 structures! {
+    (Clone, Copy)
     ibv_context_ops {
         compat_first: [Verb; 7];
         alloc_mw bind_mw dealloc_mw compat_create_cq poll_cq req_notify_cq: Verb;

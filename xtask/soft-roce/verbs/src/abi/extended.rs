@@ -6,6 +6,7 @@ use super::context::Verb;
 use super::object::{ibv_cq, ibv_qp};
 
 structures! {
+    (Clone, Copy)
     /// C repeats the fields of `ibv_cq` at the beginning.
     ibv_cq_ex {
         cq: ibv_cq;
@@ -17,6 +18,10 @@ structures! {
     }
     ibv_poll_cq_attr { comp_mask: u32; }
     ibv_data_buf { addr: *mut c_void; length: usize; }
+}
+
+structures! {
+    ()
     ibv_qp_ex {
         qp_base: ibv_qp;
         comp_mask wr_id: u64;

@@ -1,14 +1,15 @@
 //! C's structures (`infiniband/verbs.h`), in its order; a test compares them with the header's.
 #![expect(unsafe_code, reason = "zeros are valid for C's structures")]
 
-/// Structures as C has them: the fields of one type are in one line, as in `int a, b;`. Their default is zeros.
+/// Structures as C has them, after the traits to derive: the fields of one type are in one line, as in `int a, b;`.
+/// Their default is zeros.
 macro_rules! structures {
-    ($($(#[$about:meta])* $name:ident {
+    ($derives:tt $($(#[$about:meta])* $name:ident {
         $($(#[$note:meta])* $($field:ident)+: $type:ty;)*
     })*) => {$(
         $(#[$about])*
         #[repr(C)]
-        #[derive(Clone, Copy)]
+        #[derive $derives]
         pub(crate) struct $name {
             $($(#[$note])* $(pub(crate) $field: $type,)+)*
         }

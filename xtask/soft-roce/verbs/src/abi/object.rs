@@ -1,13 +1,14 @@
 //! Objects.
 
 use std::ffi::{c_char, c_int, c_void};
-use std::sync::atomic::AtomicI32;
+use std::sync::atomic::{AtomicI32, AtomicU32};
 
 use libc::{pthread_cond_t, pthread_mutex_t};
 
 use super::context::Open;
 
 structures! {
+    (Clone, Copy)
     #[derive(Debug)]
     ibv_device {
         ops: [*mut c_void; 2];
@@ -43,18 +44,25 @@ structures! {
         cond: pthread_cond_t;
         events_completed: u32;
     }
+    ibv_ah { context: Open; pd: *mut ibv_pd; handle: u32; }
+}
+
+structures! {
+    ()
     ibv_qp {
         context: Open;
         qp_context: *mut c_void;
         pd: *mut ibv_pd;
         send_cq recv_cq: *mut ibv_cq;
         srq: *mut ibv_srq;
-        handle qp_num state qp_type: u32;
+        handle qp_num: u32;
+        /// Modified while other threads use the queue pair.
+        state: AtomicU32;
+        qp_type: u32;
         mutex: pthread_mutex_t;
         cond: pthread_cond_t;
         events_completed: u32;
     }
-    ibv_ah { context: Open; pd: *mut ibv_pd; handle: u32; }
 }
 
 #[repr(C)]

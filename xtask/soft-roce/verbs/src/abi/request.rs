@@ -5,6 +5,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use super::object::{ibv_ah, ibv_mr, ibv_mw};
 
 structures! {
+    (Clone, Copy)
     ibv_sge { addr: u64; length lkey: u32; }
     ibv_recv_wr { wr_id: u64; next: *mut Self; sg_list: *mut ibv_sge; num_sge: c_int; }
     ibv_send_wr {

@@ -3,6 +3,7 @@
 
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
+use std::sync::atomic::Ordering;
 
 use soft_nic::{Access, AttributeMask, QueuePairAttributes, QueuePairState};
 
@@ -13,44 +14,36 @@ use crate::device::mtu;
 use crate::errno::{Errno, code, refused};
 
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn ibv_modify_qp(
-    qp: *mut QueuePair,
-    attr: &ibv_qp_attr,
-    mask: c_int,
-) -> c_int {
-    // SAFETY: the caller has a queue pair that is alive.
-    let own = unsafe { &*qp };
-    let result = own.context().card.verb("ibv_modify_qp", |locked| {
+pub(crate) extern "C" fn ibv_modify_qp(qp: &QueuePair, attr: &ibv_qp_attr, mask: c_int) -> c_int {
+    let result = qp.context().card.verb("ibv_modify_qp", |locked| {
         let mask = AttributeMask::from_bits(mask.cast_unsigned()).ok_or(libc::EINVAL)?;
         let attributes = attributes(attr, mask)?;
-        let modified = locked.nic.modify_qp(own.number(), &attributes, mask);
+        let modified = locked.nic.modify_qp(qp.number(), &attributes, mask);
         modified.map_err(refused)?;
         Ok(mask)
     });
     code(result.map(|mask| {
         if mask.contains(AttributeMask::STATE) {
-            // SAFETY: the caller has the queue pair.
-            unsafe { (*qp).queue_pair.qp_base.state = attr.qp_state };
+            let state = &qp.queue_pair.qp_base.state;
+            state.store(attr.qp_state, Ordering::Relaxed);
         }
     }))
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_query_qp(
-    qp: *mut QueuePair,
+extern "C" fn ibv_query_qp(
+    qp: &QueuePair,
     attr: &mut MaybeUninit<ibv_qp_attr>,
     _mask: c_int,
     init: &mut MaybeUninit<ibv_qp_init_attr>,
 ) -> c_int {
-    // SAFETY: the caller has a queue pair that is alive.
-    let own = unsafe { &*qp };
-    let found = own.context().card.verb("ibv_query_qp", |locked| {
-        let attributes = locked.nic.query_qp(own.number()).ok_or(libc::EINVAL)?;
-        let options = *locked.nic.qp_options(own.number()).ok_or(libc::EINVAL)?;
+    let found = qp.context().card.verb("ibv_query_qp", |locked| {
+        let attributes = locked.nic.query_qp(qp.number()).ok_or(libc::EINVAL)?;
+        let options = *locked.nic.qp_options(qp.number()).ok_or(libc::EINVAL)?;
         Ok((attributes, options))
     });
     code(found.map(|(attributes, options)| {
-        let base = &own.queue_pair.qp_base;
+        let base = &qp.queue_pair.qp_base;
         init.write(ibv_qp_init_attr {
             qp_context: base.qp_context,
             send_cq: base.send_cq,
@@ -64,8 +57,7 @@ unsafe extern "C" fn ibv_query_qp(
             cap: cap(&options),
             ..qp_attr(&attributes)
         });
-        // SAFETY: the caller has the queue pair.
-        unsafe { (*qp).queue_pair.qp_base.state = answer.qp_state };
+        base.state.store(answer.qp_state, Ordering::Relaxed);
     }))
 }
 

@@ -63,10 +63,10 @@ pub(super) fn acknowledge(id: &Id) {
 
 /// Changes the state of the identifier's queue pair, if it has one.
 pub(super) fn modify(id: &Id, state: u32) -> Result<(), Errno> {
-    let qp = id.cm.qp.get().cast::<QueuePair>();
-    if qp.is_null() {
+    // SAFETY: the queue pair of an identifier is alive, or null.
+    let Some(qp) = (unsafe { id.cm.qp.get().cast::<QueuePair>().as_ref() }) else {
         return Ok(());
-    }
+    };
     let mut attr = ibv_qp_attr {
         qp_state: state,
         ..ibv_qp_attr::default()
@@ -75,8 +75,7 @@ pub(super) fn modify(id: &Id, state: u32) -> Result<(), Errno> {
         ERR => STATE,
         _ => init_qp_attr(id, &mut attr)?,
     };
-    // SAFETY: the queue pair of an identifier is alive.
-    match unsafe { ibv_modify_qp(qp, &attr, mask) } {
+    match ibv_modify_qp(qp, &attr, mask) {
         0 => Ok(()),
         errno => Err(errno),
     }
