@@ -148,7 +148,7 @@ fn needs_rdma_cm<T>(connected: Result<T, Error>, pool: &BufferPool) {
 
 /// A channel on a device of iWARP, with a receive.
 fn on_iwarp() -> (PreparedChannel, BufferPool) {
-    with(|library| library.transport = IBV_TRANSPORT_IWARP);
+    with(|library| library.transport = Some(IBV_TRANSPORT_IWARP));
     let (mut prepared, pool) = prepared();
     prepared.start_receive(pool.take().unwrap()).unwrap();
     (prepared, pool)

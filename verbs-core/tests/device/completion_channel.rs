@@ -91,36 +91,6 @@ fn none_of_thousands_of_events_is_lost() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn an_event_names_its_queue_among_many() {
-    let _test = begin!(iwarp lacks "connecting without rdma_cm");
-    let side = Side::here();
-    let channel = CompletionChannel::create(&side.context).unwrap();
-    let queues: Vec<_> = (0..6).map(|_| on(&channel)).collect();
-    let qps: Vec<_> = queues.iter().map(|cq| looped(&side, cq)).collect();
-    for round in 0..60 {
-        for cq in &queues {
-            drain(cq);
-            cq.req_notify(false).unwrap();
-        }
-        while event(&channel, Duration::ZERO).is_some() {}
-        let index = round % queues.len();
-        send(&qps[index], false);
-        let ready = event(&channel, PATIENCE).unwrap();
-        assert!(ready.is(&queues[index]));
-        let mut found = drain(&queues[index]);
-        while found < 2 {
-            found += drain(&queues[index]);
-        }
-    }
-    drop(qps);
-    for cq in queues {
-        cq.close().unwrap();
-    }
-    channel.close().unwrap();
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
 fn only_solicited_completions_raise_events_of_a_queue_armed_for_them() {
     let _test = begin!(iwarp lacks "connecting without rdma_cm");
     let side = Side::here();

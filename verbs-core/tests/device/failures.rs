@@ -8,9 +8,8 @@ use std::time::Instant;
 use verbs_core::codes::{QpState, WcStatus};
 use verbs_core::work_request::WorkRequest;
 use verbs_core::{
-    AccessFlags, AckTimeout, MaxAckRetries, MaxRnrRetries, MinRnrTimer, PreparedQueuePair,
-    QueuePair, QueuePairEndpoint, ReceiveWorkRequest, RemoteMemoryRegion, SendWorkRequest,
-    WorkError, WriteWorkRequest,
+    AccessFlags, MaxRnrRetries, MinRnrTimer, QueuePairEndpoint, ReceiveWorkRequest,
+    RemoteMemoryRegion, SendWorkRequest, WorkError, WriteWorkRequest,
 };
 use verbs_harness::pair::{End, Pair, Side};
 use verbs_harness::{begin, faults, wait_for};
@@ -20,15 +19,7 @@ const RETRY_CNT: u8 = 2;
 
 /// A connection whose retries end soon.
 fn impatient() -> Pair {
-    Pair::of(impatient_end)
-}
-
-fn impatient_end(side: &Side) -> PreparedQueuePair {
-    QueuePair::builder(&side.pd, &side.send_cq, &side.recv_cq)
-        .timeout(AckTimeout::new(ACK_TIMEOUT).unwrap())
-        .retry_cnt(MaxAckRetries::new(RETRY_CNT).unwrap())
-        .build()
-        .unwrap()
+    Pair::of(|side| side.impatient(ACK_TIMEOUT, RETRY_CNT))
 }
 
 /// Posts one request, which must fail like this, and be followed by a flush.
@@ -55,7 +46,7 @@ fn without_a_receive_retries_end_with_rnr() {
     let min_rnr_timer = MinRnrTimer::new(1).unwrap();
     for rnr_retry in [0, 1, 6] {
         let pair = Pair::of(|side| {
-            QueuePair::builder(&side.pd, &side.send_cq, &side.recv_cq)
+            side.builder()
                 .rnr_retry(MaxRnrRetries::new(rnr_retry).unwrap())
                 .min_rnr_timer(min_rnr_timer)
                 .build()
@@ -153,7 +144,7 @@ fn sends_to_a_destroyed_queue_pair_fail() {
 fn unassigned_endpoint_connects_and_its_sends_fail() {
     let _test = begin!(iwarp lacks "connecting without rdma_cm");
     let side = Side::here();
-    let prepared = impatient_end(&side);
+    let prepared = side.impatient(ACK_TIMEOUT, RETRY_CNT);
     let mine = prepared.endpoint();
     let unassigned = QueuePairEndpoint::builder(0xff_fff0, mine.psn());
     let unassigned = unassigned.lid(mine.lid()).gid(mine.gid()).build().unwrap();

@@ -9,7 +9,7 @@ use verbs_core::{
 };
 use verbs_harness::child::{Child, role};
 use verbs_harness::drops::{drop_in, orders};
-use verbs_harness::pair::{End, Pair, Side, pattern};
+use verbs_harness::pair::{Pair, Side, pattern};
 use verbs_harness::{begin, context, wait_for};
 
 #[test]
@@ -191,33 +191,4 @@ fn after_fork_init_a_fork_does_not_affect_registered_memory() {
         return test.skip("this kernel or library cannot make registered memory safe");
     }
     assert_eq!(answer, "true true");
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn a_connection_outlives_every_other_handle() {
-    let _test = begin!(iwarp lacks "receives without an element");
-    let Pair { a, b } = Pair::new();
-    let keep = |end: End| {
-        let End {
-            qp,
-            side:
-                Side {
-                    context,
-                    pd,
-                    send_cq,
-                    recv_cq,
-                    connections,
-                },
-        } = end;
-        drop((context, pd, send_cq, recv_cq));
-        (qp, connections)
-    };
-    let ((a, _), (b, _)) = (&keep(a), &keep(b));
-    // SAFETY: the request names no memory.
-    unsafe { b.post_receive(&mut [ReceiveWorkRequest::empty()]) }.unwrap();
-    // SAFETY: the request names no memory.
-    unsafe { a.post_send(&mut [SendWorkRequest::empty()]) }.unwrap();
-    assert!(wait_for(b.recv_cq(), 1)[0].result().is_ok());
-    assert!(wait_for(a.send_cq(), 1)[0].result().is_ok());
 }

@@ -4,8 +4,8 @@ use std::time::Instant;
 
 use verbs_core::codes::{QpState, WcStatus};
 use verbs_core::{
-    AccessFlags, AckTimeout, MaxAckRetries, PreparedQueuePair, QueuePair, ReadWorkRequest,
-    ReceiveWorkRequest, RemoteMemoryRegion, SendWorkRequest, WriteWorkRequest,
+    AccessFlags, ReadWorkRequest, ReceiveWorkRequest, RemoteMemoryRegion, SendWorkRequest,
+    WriteWorkRequest,
 };
 use verbs_harness::child::{Child, Line, role};
 use verbs_harness::pair::{End, Side};
@@ -14,18 +14,8 @@ use verbs_harness::{begin, faults, peer_name, wait_for};
 const ACK_TIMEOUT: u8 = 12;
 const RETRY_CNT: u8 = 3;
 
-fn prepared(side: &Side) -> PreparedQueuePair {
-    QueuePair::builder(&side.pd, &side.send_cq, &side.recv_cq)
-        .max_send_wr(64)
-        .max_recv_wr(64)
-        .timeout(AckTimeout::new(ACK_TIMEOUT).unwrap())
-        .retry_cnt(MaxAckRetries::new(RETRY_CNT).unwrap())
-        .build()
-        .unwrap()
-}
-
 fn connect(side: Side, line: &mut Line) -> End {
-    let prepared = prepared(&side);
+    let prepared = side.impatient(ACK_TIMEOUT, RETRY_CNT);
     End::connect(side, prepared, line)
 }
 
@@ -33,32 +23,18 @@ fn connect(side: Side, line: &mut Line) -> End {
 fn be_the_peer(mut line: Line) {
     let end = connect(Side::new(&peer_name()), &mut line);
     let region = end.given(vec![5_u8; 1 << 16], AccessFlags::REMOTE);
-    let remote = region.remote();
     for _ in 0..16 {
         end.receive(ReceiveWorkRequest::empty());
     }
-    line.write(&format!(
-        "{} {} {}",
-        remote.addr(),
-        remote.len(),
-        remote.rkey()
-    ));
+    line.write_bytes(&region.remote().to_bytes());
     // Until it is killed, or its starter is.
     line.read();
 }
 
 fn meet(child: &mut Child) -> (End, RemoteMemoryRegion) {
     let end = connect(Side::here(), &mut child.line);
-    let numbers = child.line.read();
-    let numbers: Vec<u64> = numbers
-        .split(' ')
-        .map(|number| number.parse().unwrap())
-        .collect();
-    let rkey = u32::try_from(numbers[2]).unwrap();
-    (
-        end,
-        RemoteMemoryRegion::new(numbers[0], numbers[1], rkey).unwrap(),
-    )
+    let remote = RemoteMemoryRegion::from_bytes(&child.line.read_bytes());
+    (end, remote.unwrap())
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 
 use verbs_core::error::ErrorKind;
-use verbs_core::{Device, Error, QueuePair};
+use verbs_core::{Device, Error};
 use verbs_harness::child::{Child, LimitedGroup, join_group, role, without_descriptors};
 use verbs_harness::faults::{self, chain};
 use verbs_harness::pair::Side;
@@ -84,7 +84,7 @@ fn a_queue_pair_beyond_the_limit_of_its_control_group_is_an_error() {
         let side = Side::here();
         join_group(&group);
         line.is_ready();
-        let built = QueuePair::builder(&side.pd, &side.send_cq, &side.recv_cq).build();
+        let built = side.builder().build();
         return line.write(&chain(&built.unwrap_err()));
     }
     let test = begin!();

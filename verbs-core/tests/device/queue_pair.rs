@@ -3,8 +3,7 @@
 use verbs_core::codes::{LinkLayer, QpState};
 use verbs_core::error::ErrorKind;
 use verbs_core::{
-    AccessFlags, CompletionQueue, Error, MaximumTransferUnit, QueuePair, ReceiveWorkRequest,
-    SendWorkRequest,
+    AccessFlags, CompletionQueue, Error, MaximumTransferUnit, ReceiveWorkRequest, SendWorkRequest,
 };
 use verbs_harness::pair::{Pair, Side, works};
 use verbs_harness::{assert_says, begin};
@@ -15,9 +14,7 @@ fn defaults_are_as_documented() {
     let _test = begin!(iwarp lacks "the states that this goes through");
     let side = Side::here();
     let device = side.context.query_device().unwrap();
-    let prepared = QueuePair::builder(&side.pd, &side.send_cq, &side.recv_cq)
-        .build()
-        .unwrap();
+    let prepared = side.builder().build().unwrap();
     assert_eq!(prepared.query().unwrap().qp_state(), QpState::INIT);
     let endpoint = prepared.endpoint();
     let port = side.context.query_port(endpoint.port_num()).unwrap();
@@ -78,12 +75,7 @@ fn every_gid_reaches_its_own_device() {
     let port_num = side.context.active_port().unwrap().unwrap();
     for gid in side.context.gid_table(port_num).unwrap() {
         let gid_index = gid.gid_index();
-        let build = |side: &Side| {
-            QueuePair::builder(&side.pd, &side.send_cq, &side.recv_cq)
-                .gid_index(gid_index)
-                .build()
-                .unwrap()
-        };
+        let build = |side: &Side| side.builder().gid_index(gid_index).build().unwrap();
         let pair = Pair::between(Side::here(), Side::here(), build);
         works(&pair.a, &pair.b);
     }
@@ -95,7 +87,7 @@ fn capacity_above_the_limit_is_an_error_with_the_limit() {
     let _test = begin!();
     let side = Side::here();
     let device = side.context.query_device().unwrap();
-    let build = || QueuePair::builder(&side.pd, &side.send_cq, &side.recv_cq);
+    let build = || side.builder();
     let (wr, sge, cqe) = (device.max_qp_wr(), device.max_sge(), device.max_cqe());
     let depth = |max: u32| u8::try_from(max + 1).ok().map(|depth| (depth, max));
     let depths = [
@@ -141,7 +133,7 @@ fn capacity_above_the_limit_is_an_error_with_the_limit() {
 fn empty_gid_index_and_unknown_port_are_errors() {
     let _test = begin!();
     let side = Side::here();
-    let build = || QueuePair::builder(&side.pd, &side.send_cq, &side.recv_cq);
+    let build = || side.builder();
     let error = build().gid_index(255).build().unwrap_err();
     assert!(
         matches!(error, Error::EmptyGid { index: 255, .. }),
@@ -158,12 +150,7 @@ fn empty_gid_index_and_unknown_port_are_errors() {
 #[ignore = "needs an RDMA device"]
 fn every_request_is_signalled_if_that_was_asked_for() {
     let _test = begin!(iwarp lacks "receives without an element");
-    let pair = Pair::of(|side| {
-        QueuePair::builder(&side.pd, &side.send_cq, &side.recv_cq)
-            .sq_sig_all(true)
-            .build()
-            .unwrap()
-    });
+    let pair = Pair::of(|side| side.builder().sq_sig_all(true).build().unwrap());
     pair.b.receive(ReceiveWorkRequest::empty());
     pair.a
         .post_one(SendWorkRequest::empty().unsignaled().wr_id(5));

@@ -49,34 +49,29 @@ fn in_error_everything_posted_is_flushed() {
 #[ignore = "needs an RDMA device"]
 fn after_a_reset_it_connects_again() {
     let _test = begin!(iwarp lacks "the states that this goes through");
-    let Pair { a, b } = Pair::new();
-    works(&a, &b);
-    a.qp.to_error().unwrap();
-    b.qp.to_error().unwrap();
-    let (mut sides, mut qps) = ([a.side, b.side], [a.qp, b.qp]);
+    let mut pair = Pair::new();
+    works(&pair.a, &pair.b);
+    pair.a.qp.to_error().unwrap();
+    pair.b.qp.to_error().unwrap();
     let mut psns = Vec::new();
     for round in 0..5 {
-        let numbers = qps.each_ref().map(verbs_core::QueuePair::qp_num);
-        let mut forgotten = sides[0].pd.reg_mr(vec![0_u8; 16]).unwrap();
+        let numbers = [&pair.a, &pair.b].map(|end| end.qp.qp_num());
+        let mut forgotten = pair.a.pd().reg_mr(vec![0_u8; 16]).unwrap();
         let mut list = [forgotten.scatter_element(..).unwrap()];
         // In ERR it would be flushed.
         if round > 0 {
-            // SAFETY: the reset takes the receive back, before the region goes.
-            unsafe { qps[0].post_receive(&mut [ReceiveWorkRequest::new(&mut list)]) }.unwrap();
+            pair.a.receive(ReceiveWorkRequest::new(&mut list));
         }
-        let [a, b] = qps.map(|qp| qp.reset().unwrap());
+        let ends = [pair.a, pair.b];
+        let [a, b] = ends.map(|End { qp, side }| (side, qp.reset().unwrap()));
         // The device does not access it any more.
         drop(forgotten.dereg().unwrap());
-        assert_eq!([a.qp_num(), b.qp_num()], numbers);
-        assert_eq!(a.query().unwrap().qp_state(), QpState::INIT);
-        let (ea, eb) = (a.endpoint(), b.endpoint());
-        psns.push(ea.psn());
-        let (qa, qb) = (a.handshake(&eb).unwrap(), b.handshake(&ea).unwrap());
-        let [sa, sb] = sides;
-        let (a, b) = (End { qp: qa, side: sa }, End { qp: qb, side: sb });
-        works(&a, &b);
-        works(&b, &a);
-        (sides, qps) = ([a.side, b.side], [a.qp, b.qp]);
+        assert_eq!([a.1.qp_num(), b.1.qp_num()], numbers);
+        assert_eq!(a.1.query().unwrap().qp_state(), QpState::INIT);
+        psns.push(a.1.endpoint().psn());
+        pair = Pair::connect(a, b);
+        works(&pair.a, &pair.b);
+        works(&pair.b, &pair.a);
     }
     assert!(psns.iter().any(|psn| *psn != psns[0]), "{psns:?}");
 }

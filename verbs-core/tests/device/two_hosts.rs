@@ -6,9 +6,7 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use verbs_core::codes::{QpState, WcStatus};
-use verbs_core::{
-    AccessFlags, AckTimeout, MaxAckRetries, QueuePair, RemoteMemoryRegion, WriteWorkRequest,
-};
+use verbs_core::{AccessFlags, RemoteMemoryRegion, WriteWorkRequest};
 use verbs_harness::child::Line;
 use verbs_harness::pair::{End, Side};
 use verbs_harness::{PATIENCE, Test, begin, faults, until, wait_for};
@@ -44,11 +42,7 @@ const RETRY_CNT: u8 = 4;
 
 fn connect(line: &mut Line) -> End {
     let side = Side::here();
-    let prepared = QueuePair::builder(&side.pd, &side.send_cq, &side.recv_cq)
-        .timeout(AckTimeout::new(ACK_TIMEOUT).unwrap())
-        .retry_cnt(MaxAckRetries::new(RETRY_CNT).unwrap())
-        .build()
-        .unwrap();
+    let prepared = side.impatient(ACK_TIMEOUT, RETRY_CNT);
     End::connect(side, prepared, line)
 }
 
@@ -73,26 +67,14 @@ fn sends_to_a_dead_host_fail() {
     let end = connect(&mut line);
     if !first {
         let region = end.given(vec![0_u8; 4096], AccessFlags::REMOTE);
-        let remote = region.remote();
-        line.write(&format!(
-            "{} {} {}",
-            remote.addr(),
-            remote.len(),
-            remote.rkey()
-        ));
+        line.write_bytes(&region.remote().to_bytes());
         assert_eq!(line.read(), "die");
         // At once, without closing any connection.
         fs::write("/proc/sysrq-trigger", "o").unwrap();
         std::thread::sleep(PATIENCE);
         panic!("this machine does not die");
     }
-    let numbers = line.read();
-    let numbers: Vec<u64> = numbers
-        .split(' ')
-        .map(|number| number.parse().unwrap())
-        .collect();
-    let rkey = u32::try_from(numbers[2]).unwrap();
-    let remote = RemoteMemoryRegion::new(numbers[0], numbers[1], rkey).unwrap();
+    let remote = RemoteMemoryRegion::from_bytes(&line.read_bytes()).unwrap();
     let from = end.pd().reg_mr(vec![1_u8; 4096]).unwrap();
     let write = || {
         let mut list = [from.gather_element(..).unwrap()];

@@ -1,15 +1,12 @@
 //! Unreliable connections (UC).
 
+use verbs_core::PreparedQueuePair;
 use verbs_core::codes::QpType;
-use verbs_core::{PreparedQueuePair, QueuePair};
 use verbs_harness::begin;
 use verbs_harness::pair::{Pair, Side, works};
 
 fn prepared(side: &Side) -> PreparedQueuePair {
-    QueuePair::builder(&side.pd, &side.send_cq, &side.recv_cq)
-        .qp_type(QpType::Uc)
-        .build()
-        .unwrap()
+    side.builder().qp_type(QpType::Uc).build().unwrap()
 }
 
 #[test]

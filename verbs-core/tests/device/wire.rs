@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use verbs_core::codes::{PortState, QpState, WcStatus};
 use verbs_core::device::{EventElement, EventType};
-use verbs_core::{AckTimeout, Context, MaxAckRetries, QueuePair, SendWorkRequest, WorkError};
+use verbs_core::{Context, SendWorkRequest, WorkError};
 use verbs_harness::faults::{self, Within};
 use verbs_harness::pair::{End, Pair, Side, pattern, works};
 use verbs_harness::wire::Disturbed;
@@ -17,13 +17,7 @@ const RETRY_CNT: u8 = 3;
 
 /// A connection whose retries end after about 100 ms.
 fn impatient() -> Pair {
-    Pair::of(|side| {
-        QueuePair::builder(&side.pd, &side.send_cq, &side.recv_cq)
-            .timeout(AckTimeout::new(ACK_TIMEOUT).unwrap())
-            .retry_cnt(MaxAckRetries::new(RETRY_CNT).unwrap())
-            .build()
-            .unwrap()
-    })
+    Pair::of(|side| side.impatient(ACK_TIMEOUT, RETRY_CNT))
 }
 
 fn retries(start: Instant) -> Within {
@@ -79,9 +73,7 @@ fn link_down_raises_an_event_and_ends_posted_requests() {
     assert_eq!(pair.a.qp.query().unwrap().qp_state(), QpState::ERR);
     // No queue pair can be prepared on a port that is down, and the error has the reason.
     let side = &pair.a.side;
-    let error = QueuePair::builder(&side.pd, &side.send_cq, &side.recv_cq)
-        .build()
-        .unwrap_err();
+    let error = side.builder().build().unwrap_err();
     assert_says(&error, "is ACTIVE");
     let Pair { a, b } = pair;
     let refused = a.qp.reset().unwrap_err();
@@ -91,10 +83,8 @@ fn link_down_raises_an_event_and_ends_posted_requests() {
     port_event(&context, EventType::PORT_ACTIVE);
     // The same queue pairs, prepared again.
     let (qa, qb) = (qp.reset().unwrap(), b.qp.reset().unwrap());
-    let (ea, eb) = (qa.endpoint(), qb.endpoint());
-    let (qa, qb) = (qa.handshake(&eb).unwrap(), qb.handshake(&ea).unwrap());
-    let end = |qp, side| End { qp, side };
-    works(&end(qa, a.side), &end(qb, b.side));
+    let pair = Pair::connect((a.side, qa), (b.side, qb));
+    works(&pair.a, &pair.b);
 }
 
 #[test]

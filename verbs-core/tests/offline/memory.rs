@@ -392,8 +392,8 @@ fn advice_names_the_elements() {
 #[test]
 fn data_in_order_is_what_the_library_promises() {
     let qp = fake_libibverbs::connected();
-    let query = |answer| {
-        with(|library| library.data_in_order = answer);
+    let query = |answer: fn(u32) -> i32| {
+        with(|library| library.data_in_order = Some(answer));
         qp.query_data_in_order(WrOpcode::RDMA_WRITE)
     };
     assert_eq!(query(|_| 0), DataInOrder::empty());

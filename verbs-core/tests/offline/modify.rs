@@ -254,7 +254,7 @@ fn every_setting_reaches_c() {
 
 #[test]
 fn queue_pair_of_iwarp_is_handed_back_by_a_handshake() {
-    with(|library| library.transport = IBV_TRANSPORT_IWARP);
+    with(|library| library.transport = Some(IBV_TRANSPORT_IWARP));
     let prepared = prepared();
     let endpoint = prepared.endpoint();
     let before = with(|library| library.modified.len());

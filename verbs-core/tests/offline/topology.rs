@@ -201,59 +201,46 @@ fn shared_bridges_count_more_than_a_short_way() {
     assert_eq!(near, ["fake1", "fake0"]);
 }
 
-/// The order by each kind of nearness, with a PCI device beside fake1.
-fn near_1(sysfs: &Sysfs) -> [Vec<String>; 3] {
-    sysfs.pci("pci0000:80/0000:80:01.0/0000:81:00.0/0000:83:00.0", "1");
-    [
-        names(Device::near_cpu(5)),
-        names(Device::near_node(1)),
-        names(Device::near_pci("0000:83:00.0".parse().unwrap())),
-    ]
-}
-
 #[test]
-fn a_device_whose_ports_are_down_comes_after_those_that_are_up() {
-    let sysfs = Sysfs::new("down", &RAILS);
-    for near in ["fake1", "fake3"] {
-        sysfs.write(
-            &format!("class/infiniband/{near}/ports/1/state"),
-            "1: DOWN\n",
-        );
-    }
-    for order in near_1(&sysfs) {
-        assert_eq!(order[..3], ["fake4", "fake0", "fake2"], "{order:?}");
-    }
-    // One port is enough.
-    sysfs.write("class/infiniband/fake1/ports/2/state", "4: ACTIVE\n");
-    assert_eq!(names(Device::near_node(1))[..2], ["fake4", "fake1"]);
-}
-
-#[test]
-fn a_device_whose_port_has_no_gid_comes_after_those_that_have_one() {
-    let sysfs = Sysfs::new("no-gid", &RAILS);
+fn device_that_cannot_be_used_comes_after_those_that_can() {
+    // Two of three near ones have ports that are down, have no GID, or no node that can be opened.
     let none = "0000:0000:0000:0000:0000:0000:0000:0000\n";
-    for (device, gid) in [
-        ("fake1", none),
-        ("fake3", none),
-        ("fake4", "fe80:0000::0001\n"),
-    ] {
-        let port = format!("class/infiniband/{device}/ports/1");
-        sysfs.write(&format!("{port}/link_layer"), "Ethernet\n");
-        sysfs.write(&format!("{port}/gids/0"), none);
-        sysfs.write(&format!("{port}/gids/1"), gid);
-    }
-    for order in near_1(&sysfs) {
-        assert_eq!(order[..3], ["fake4", "fake0", "fake2"], "{order:?}");
-    }
-}
-
-#[test]
-fn a_device_whose_node_cannot_be_opened_comes_after_those_that_can() {
-    let sysfs = Sysfs::new("closed", &RAILS);
-    // An absolute path; the others' nodes do not exist.
-    with(|library| library.node = Some((4, "/dev/null")));
-    for order in near_1(&sysfs) {
-        assert_eq!(order[0], "fake4", "{order:?}");
+    for fault in ["down", "no-gid", "closed"] {
+        let sysfs = Sysfs::new(fault, &RAILS);
+        for (name, is_well) in [("fake1", false), ("fake3", false), ("fake4", true)] {
+            let port = format!("class/infiniband/{name}/ports/1");
+            match fault {
+                "down" if !is_well => sysfs.write(&format!("{port}/state"), "1: DOWN\n"),
+                "no-gid" => {
+                    let gid = if is_well { "fe80:0000::0001\n" } else { none };
+                    sysfs.write(&format!("{port}/link_layer"), "Ethernet\n");
+                    sysfs.write(&format!("{port}/gids/0"), none);
+                    sysfs.write(&format!("{port}/gids/1"), gid);
+                }
+                // An absolute path; the others' nodes do not exist.
+                "closed" => with(|library| library.node = Some((4, "/dev/null"))),
+                _ => {}
+            }
+        }
+        sysfs.pci("pci0000:80/0000:80:01.0/0000:81:00.0/0000:83:00.0", "1");
+        for order in [
+            names(Device::near_cpu(5)),
+            names(Device::near_node(1)),
+            names(Device::near_pci("0000:83:00.0".parse().unwrap())),
+        ] {
+            assert_eq!(order[0], "fake4", "{fault}: {order:?}");
+            let next = ["fake0", "fake2"];
+            assert!(
+                fault == "closed" || order[1..3] == next,
+                "{fault}: {order:?}"
+            );
+        }
+        if fault == "down" {
+            // One port is enough.
+            sysfs.write("class/infiniband/fake1/ports/2/state", "4: ACTIVE\n");
+            assert_eq!(names(Device::near_node(1))[..2], ["fake4", "fake1"]);
+        }
+        with(|library| library.node = None);
     }
 }
 

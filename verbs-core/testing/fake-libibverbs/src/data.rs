@@ -1,7 +1,7 @@
 //! The function table: post, poll and arm.
 
 use std::ffi::c_int;
-use std::{ptr, thread};
+use std::thread;
 
 use verbs_core::verbs_sys::{
     IBV_QPT_UD, IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_RDMA_READ,
@@ -284,11 +284,4 @@ pub(super) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c
         announce_raw(cq);
     }
     failed.unwrap_or(0)
-}
-
-/// Ends a C object that `Box` made.
-pub(super) unsafe fn free<T>(object: *mut T) {
-    debug_assert!(!ptr::eq(object, ptr::null()));
-    // SAFETY: the caller has it from `Box::into_raw`, and ends it once.
-    drop(unsafe { Box::from_raw(object) });
 }

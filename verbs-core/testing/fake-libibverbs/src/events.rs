@@ -120,22 +120,27 @@ impl Library {
         // SAFETY: no memory is involved.
         let fd = unsafe { libc::eventfd(0, flags | libc::EFD_CLOEXEC) };
         assert!(fd >= 0, "no more descriptors");
-        self.descriptors.push(fd);
+        self.descriptors.0.push(fd);
         fd
     }
 
     pub(super) fn close(&mut self, fd: c_int) {
-        self.descriptors.retain(|open| *open != fd);
+        self.descriptors.0.retain(|open| *open != fd);
         // SAFETY: the descriptor was of an object that is gone.
         unsafe { libc::close(fd) };
     }
 }
 
-impl Drop for Library {
+/// The descriptors of objects.
+#[derive(Default)]
+pub(super) struct Descriptors(Vec<c_int>);
+
+impl Drop for Descriptors {
     /// Objects that were leaked leave no descriptors open: a process has few of them.
     fn drop(&mut self) {
-        while let Some(fd) = self.descriptors.last() {
-            self.close(*fd);
+        for fd in &self.0 {
+            // SAFETY: the descriptor was of an object that is gone.
+            unsafe { libc::close(*fd) };
         }
     }
 }

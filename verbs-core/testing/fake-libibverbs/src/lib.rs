@@ -60,9 +60,9 @@ use std::time::{Duration, Instant};
 use verbs_core::codes::Gid;
 use verbs_core::verbs_sys::{
     IBV_ATOMIC_HCA, IBV_LINK_LAYER_ETHERNET, IBV_LINK_LAYER_INFINIBAND, IBV_MTU_1024, IBV_MTU_4096,
-    IBV_PORT_ACTIVE, IBV_TRANSPORT_IB, IBV_TRANSPORT_IWARP, ibv_ah_attr, ibv_async_event,
-    ibv_comp_channel, ibv_cq, ibv_device_attr, ibv_gid, ibv_gid_entry, ibv_port_attr, ibv_qp_attr,
-    ibv_qp_state, ibv_transport_type, ibv_wc,
+    IBV_PORT_ACTIVE, IBV_TRANSPORT_IWARP, ibv_ah_attr, ibv_async_event, ibv_comp_channel, ibv_cq,
+    ibv_device_attr, ibv_gid, ibv_gid_entry, ibv_port_attr, ibv_qp_attr, ibv_qp_state,
+    ibv_transport_type, ibv_wc,
 };
 use verbs_core::{
     CompletionQueue, Context, Device, PreparedQueuePair, ProtectionDomain, QueuePair,
@@ -74,13 +74,14 @@ pub use memory::{deliver, forget_requests, in_flight, is_in_flight, is_posted, t
 pub use threads::{Sharing, lend, share, with};
 
 /// The settings of a thread's library, and the records of its calls.
+#[derive(Default)]
 pub struct Library {
     /// How many devices there are.
     pub devices: usize,
     /// Whether the devices have thread and parent domains.
     pub thread_domains: bool,
-    /// The transport protocol of the devices.
-    pub transport: ibv_transport_type,
+    /// The transport protocol of the devices, if it is not InfiniBand's.
+    pub transport: Option<ibv_transport_type>,
     /// Where sysfs is, of which the devices' paths are part.
     pub sysfs: PathBuf,
     /// The node of one of the devices, as an absolute path; the others have nodes that do not exist.
@@ -133,7 +134,7 @@ pub struct Library {
     /// Each advice about memory.
     pub advised: Vec<Advice>,
     /// The answer to a query of the order of data, for its flags.
-    pub data_in_order: fn(flags: u32) -> c_int,
+    pub data_in_order: Option<fn(flags: u32) -> c_int>,
     /// Device events that were acknowledged.
     pub async_acks: usize,
     /// The completion queues in the order they were made; events that were taken, and acknowledged.
@@ -152,7 +153,7 @@ pub struct Library {
     cq_events: VecDeque<(*mut ibv_comp_channel, *mut ibv_cq)>,
     async_events: VecDeque<ibv_async_event>,
     /// Those of contexts and completion channels.
-    descriptors: Vec<c_int>,
+    descriptors: events::Descriptors,
     numbers: u32,
     /// The numbers that the next queue pairs get.
     pub qp_nums: VecDeque<u32>,
@@ -247,10 +248,7 @@ impl Library {
     fn new() -> Self {
         Self {
             devices: 2,
-            thread_domains: false,
-            transport: IBV_TRANSPORT_IB,
             sysfs: "/sys".into(),
-            node: None,
             ports: vec![Port::roce(&["fe80::1", "::ffff:10.0.0.1"])],
             attr: ibv_device_attr {
                 max_qp_wr: 1000,
@@ -264,41 +262,8 @@ impl Library {
                 atomic_cap: IBV_ATOMIC_HCA,
                 ..Default::default()
             },
-            refuse: Vec::new(),
-            closed_state: None,
-            refuse_post: None,
-            poll_answer: None,
-            done: VecDeque::new(),
-            done_later: None,
-            slow_posts: Duration::ZERO,
-            cleans_queues: false,
-            completes_sends: false,
-            endless: None,
-            when_armed: VecDeque::new(),
-            qp_state: None,
-            before: None,
-            posted: Vec::new(),
-            rooms: Vec::new(),
-            armed: Vec::new(),
-            modified: Vec::new(),
-            calls: Vec::new(),
-            advised: Vec::new(),
-            data_in_order: |_| 0,
-            async_acks: 0,
-            wrong: Vec::new(),
-            live: Vec::new(),
-            handles: Vec::new(),
-            attached: Vec::new(),
-            paths: Vec::new(),
-            regions: Vec::new(),
-            operations: Vec::new(),
-            limits: Vec::new(),
-            cq_events: VecDeque::new(),
-            async_events: VecDeque::new(),
-            descriptors: Vec::new(),
-            counts: Vec::new(),
             numbers: 0x10,
-            qp_nums: VecDeque::new(),
+            ..Self::default()
         }
     }
 

@@ -213,13 +213,11 @@ impl Operation {
     /// Reads or writes the bytes; what is written is what was there. Returns what is wrong.
     fn touch(&self) -> Option<String> {
         if self.writes {
-            for (addr, length) in &self.parts {
-                for at in 0..*length {
-                    let byte = address(*addr).wrapping_add(at).cast::<MaybeUninit<u8>>();
-                    // SAFETY: posted memory can be written to until its completion was polled, as
-                    // the tests that post it check.
-                    unsafe { byte.write_volatile(byte.read_volatile()) };
-                }
+            for byte in bytes(&self.parts) {
+                let byte = byte.cast::<MaybeUninit<u8>>();
+                // SAFETY: posted memory can be written to until its completion was polled, as the
+                // tests that post it check.
+                unsafe { byte.write_volatile(byte.read_volatile()) };
             }
             return None;
         }
@@ -240,20 +238,23 @@ fn ends(addr: u64, length: u64) -> impl Iterator<Item = (u64, usize)> {
     parts.map(|(addr, length)| (addr, usize::try_from(length).unwrap()))
 }
 
+fn bytes(parts: &[(u64, usize)]) -> impl Iterator<Item = *mut u8> {
+    let bytes = |(addr, length): &(u64, usize)| {
+        let first = address(*addr);
+        (0..*length).map(move |at| first.wrapping_add(at))
+    };
+    parts.iter().flat_map(bytes)
+}
+
 fn read(parts: &[(u64, usize)]) -> Vec<u8> {
-    let bytes = parts
-        .iter()
-        .flat_map(|(addr, length)| (0..*length).map(|at| address(*addr).wrapping_add(at)));
     // SAFETY: posted memory can be read until its completion was polled, as the tests that post it
     // check.
-    bytes.map(|byte| unsafe { byte.read_volatile() }).collect()
+    let read = |byte: *mut u8| unsafe { byte.read_volatile() };
+    bytes(parts).map(read).collect()
 }
 
 fn write(parts: &[(u64, usize)], from: impl Iterator<Item = u8>) {
-    let bytes = parts
-        .iter()
-        .flat_map(|(addr, length)| (0..*length).map(|at| address(*addr).wrapping_add(at)));
-    for (to, byte) in bytes.zip(from) {
+    for (to, byte) in bytes(parts).zip(from) {
         // SAFETY: posted memory can be written to until its completion was polled, as the tests
         // that post it check.
         unsafe { to.write_volatile(byte) };

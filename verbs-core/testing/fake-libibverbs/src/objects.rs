@@ -13,7 +13,7 @@ use verbs_core::verbs_sys::{
     verbs_context,
 };
 
-use super::data::{free, poll_cq, post_recv, post_send, post_srq_recv, req_notify_cq};
+use super::data::{poll_cq, post_recv, post_send, post_srq_recv, req_notify_cq};
 use super::queries::{answer, fail, query_port};
 use super::thread_domains::{alloc_parent_domain, alloc_td, dealloc_td};
 use super::threads::{A_MOMENT, adopt};
@@ -37,7 +37,7 @@ pub(super) fn made<T>(
 unsafe fn ended<T>(verb: &'static str, object: *mut T) -> Result<(), c_int> {
     with(|library| library.ends(verb, object))?;
     // SAFETY: the object was alive, and `made` made it.
-    unsafe { free(object) };
+    drop(unsafe { Box::from_raw(object) });
     Ok(())
 }
 
@@ -168,7 +168,7 @@ unsafe extern "C" fn ibv_query_qp_data_in_order(
     _opcode: ibv_wr_opcode,
     flags: u32,
 ) -> c_int {
-    with(|library| (library.data_in_order)(flags))
+    with(|library| library.data_in_order.map_or(0, |answer| answer(flags)))
 }
 
 /// The device's memory is nowhere in this program: its bytes are left alone.
@@ -283,7 +283,7 @@ unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
         }
     });
     // SAFETY: the caller has it from `ibv_create_cq`, and it has ended.
-    unsafe { free(cq) };
+    drop(unsafe { Box::from_raw(cq) });
     0
 }
 

@@ -4,8 +4,8 @@ use std::ffi::{c_char, c_int};
 use std::ptr;
 
 use verbs_core::verbs_sys::{
-    __be16, __be64, _compat_ibv_port_attr, ibv_context, ibv_device, ibv_device_attr, ibv_gid_entry,
-    ibv_port_attr,
+    __be16, __be64, _compat_ibv_port_attr, IBV_TRANSPORT_IB, ibv_context, ibv_device,
+    ibv_device_attr, ibv_gid_entry, ibv_port_attr,
 };
 
 use super::{Library, Port, with};
@@ -56,7 +56,7 @@ unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
 
 fn device(index: usize, library: &Library) -> *mut ibv_device {
     let mut device = ibv_device {
-        transport_type: library.transport,
+        transport_type: library.transport.unwrap_or(IBV_TRANSPORT_IB),
         ..ibv_device::default()
     };
     let write = |to: &mut [c_char], text: String| {

@@ -322,6 +322,18 @@ impl Line {
         stream.write_all(format!("{text}\n").as_bytes()).unwrap();
     }
 
+    /// Sends bytes, as numbers in a line.
+    pub fn write_bytes(&mut self, bytes: &[u8]) {
+        let numbers: Vec<_> = bytes.iter().map(u8::to_string).collect();
+        self.write(&numbers.join(" "));
+    }
+
+    /// Receives bytes that were [sent](Self::write_bytes).
+    pub fn read_bytes(&mut self) -> Vec<u8> {
+        let line = self.read();
+        line.split(' ').map(|byte| byte.parse().unwrap()).collect()
+    }
+
     /// This process begins now with what is measured.
     pub fn is_ready(&mut self) {
         self.write(READY);

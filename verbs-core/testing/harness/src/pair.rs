@@ -6,13 +6,14 @@ use std::sync::Mutex;
 use verbs_core::codes::WcStatus;
 use verbs_core::error::PostError;
 use verbs_core::memory::Buffer;
+use verbs_core::queue_pair::QueuePairBuilder;
 #[cfg(feature = "rdmacm")]
 use verbs_core::rdmacm::Connection;
 use verbs_core::work_request::WorkRequest;
 use verbs_core::{
-    AccessFlags, CompletionQueue, Context, Device, PreparedQueuePair, ProtectionDomain, QueuePair,
-    QueuePairEndpoint, ReadWorkRequest, ReceiveWorkRequest, RemoteMemoryRegion, SendWorkRequest,
-    SharedRegion, WorkCompletion, WorkSuccess,
+    AccessFlags, AckTimeout, CompletionQueue, Context, Device, MaxAckRetries, PreparedQueuePair,
+    ProtectionDomain, QueuePair, QueuePairEndpoint, ReadWorkRequest, ReceiveWorkRequest,
+    RemoteMemoryRegion, SendWorkRequest, SharedRegion, WorkCompletion, WorkSuccess,
 };
 
 use super::child::Line;
@@ -75,14 +76,28 @@ impl Side {
         Self::new(&device_name())
     }
 
+    /// Starts to build a queue pair of these objects.
+    pub fn builder(&self) -> QueuePairBuilder {
+        QueuePair::builder(&self.pd, &self.send_cq, &self.recv_cq)
+    }
+
     /// A queue pair with all defaults.
     pub fn prepared(&self) -> PreparedQueuePair {
-        QueuePair::builder(&self.pd, &self.send_cq, &self.recv_cq)
+        self.builder()
             .max_send_wr(64)
             .max_recv_wr(64)
             .max_send_sge(4)
             .max_recv_sge(4)
             .max_inline_data(64)
+            .build()
+            .unwrap()
+    }
+
+    /// A queue pair whose retries end soon, with these codes.
+    pub fn impatient(&self, ack_timeout: u8, retry_cnt: u8) -> PreparedQueuePair {
+        self.builder()
+            .timeout(AckTimeout::new(ack_timeout).unwrap())
+            .retry_cnt(MaxAckRetries::new(retry_cnt).unwrap())
             .build()
             .unwrap()
     }
@@ -99,14 +114,8 @@ pub struct End {
 impl End {
     /// Connects a queue pair of this side to the one at the other end of the line.
     pub fn connect(side: Side, prepared: PreparedQueuePair, line: &mut Line) -> Self {
-        let mine = prepared.endpoint().to_bytes().map(|byte| byte.to_string());
-        line.write(&mine.join(" "));
-        let theirs: Vec<u8> = line
-            .read()
-            .split(' ')
-            .map(|number| number.parse().unwrap())
-            .collect();
-        let theirs = QueuePairEndpoint::from_bytes(&theirs).unwrap();
+        line.write_bytes(&prepared.endpoint().to_bytes());
+        let theirs = QueuePairEndpoint::from_bytes(&line.read_bytes()).unwrap();
         let qp = prepared.handshake(&theirs).unwrap();
         line.write("connected");
         assert_eq!(line.read(), "connected");
@@ -236,6 +245,11 @@ impl Pair {
     /// Between these two, with the queue pairs that `build` makes.
     pub fn between(a: Side, b: Side, build: impl Fn(&Side) -> PreparedQueuePair) -> Self {
         let (qa, qb) = (build(&a), build(&b));
+        Self::connect((a, qa), (b, qb))
+    }
+
+    /// Connects these two.
+    pub fn connect((a, qa): (Side, PreparedQueuePair), (b, qb): (Side, PreparedQueuePair)) -> Self {
         let [qa, qb] = if iwarp::is_iwarp() {
             by_manager((&a, qa), (&b, qb))
         } else {

@@ -8,8 +8,7 @@ use verbs_core::codes::{QpState, WcStatus};
 use verbs_core::error::ErrorKind;
 use verbs_core::rdmacm::{Connected, Connector, Listener, Pending};
 use verbs_core::{
-    AccessFlags, AckTimeout, Device, Error, MaxAckRetries, QueuePair, ReceiveWorkRequest,
-    SendWorkRequest,
+    AccessFlags, AckTimeout, Device, Error, MaxAckRetries, ReceiveWorkRequest, SendWorkRequest,
 };
 use verbs_harness::drops::{drop_in, orders};
 use verbs_harness::iwarp::is_iwarp;
@@ -131,7 +130,7 @@ fn queue_pairs_keep_the_access_timeouts_and_traffic_class_of_their_settings() {
     let test = begin!(iwarp lacks "timeouts and traffic classes of queue pairs");
     let mut server = server!(test);
     let builder = |side: &Side| {
-        QueuePair::builder(&side.pd, &side.send_cq, &side.recv_cq)
+        side.builder()
             .qp_access_flags(AccessFlags::LOCAL_WRITE)
             .timeout(AckTimeout::new(9).unwrap())
             .retry_cnt(MaxAckRetries::new(2).unwrap())

@@ -6,7 +6,7 @@ use std::time::Duration;
 use verbs_core::codes::WcStatus;
 use verbs_core::error::ErrorKind;
 use verbs_core::rdmacm::Listener;
-use verbs_core::{QueuePair, RemoteMemoryRegion, SendWorkRequest, WriteWorkRequest};
+use verbs_core::{RemoteMemoryRegion, SendWorkRequest, WriteWorkRequest};
 use verbs_harness::pair::{End, Side};
 use verbs_harness::{PATIENCE, begin, iwarp, until};
 
@@ -18,7 +18,7 @@ fn depths_are_the_smaller_ones_of_both_sides() {
     let test = begin!(iwarp lacks "attributes with the depths that were agreed on");
     let mut server = server!(test);
     let prepared = |side: &Side, serves: u8, asks: u8| {
-        QueuePair::builder(&side.pd, &side.send_cq, &side.recv_cq)
+        side.builder()
             .max_dest_rd_atomic(serves)
             .max_rd_atomic(asks)
             .build()

@@ -7,8 +7,8 @@ use std::sync::{Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use verbs_core::PreparedQueuePair;
 use verbs_core::rdmacm::{ConnectRequest, Connected, Connector, Listener, Pending};
-use verbs_core::{PreparedQueuePair, QueuePair};
 use verbs_harness::pair::Side;
 use verbs_harness::{PATIENCE, begin, is_in_user_space};
 
@@ -39,7 +39,7 @@ fn descriptors() -> usize {
 }
 
 fn small(side: &Side) -> PreparedQueuePair {
-    let builder = QueuePair::builder(&side.pd, &side.send_cq, &side.recv_cq);
+    let builder = side.builder();
     builder.max_send_wr(1).max_recv_wr(1).build().unwrap()
 }
 
