@@ -157,8 +157,5 @@ fn dispatch_one(
         return;
     };
     let failure = member.failed(queue, error, afterwards);
-    if let Some(owned) = flight.buffer_before_failure(wr_id) {
-        SlotBuffer::stopped_at(owned, Id::place_of(wr_id));
-    }
-    flight.fail(wr_id, failure);
+    flight.fail(wr_id, Id::place_of(wr_id), failure);
 }

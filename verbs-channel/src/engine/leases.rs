@@ -62,19 +62,10 @@ impl Engine {
             let posted = unsafe { qp.post(slice::from_mut(request)) };
             posted.map_err(RejectReason::Post)
         });
-        let kept = SlotBuffer::Buffer(kept);
-        match posted {
-            Ok(()) => {
-                self.flight.store_buffer(ticket.id, kept);
-                Ok(ticket)
-            }
-            Err(reason) => {
-                let reason = self.rejected(ticket.id, reason);
-                // The lease has its memory.
-                drop(self.end_half_posted(at, reason, kept));
-                Err(reason)
-            }
-        }
+        let posted = self.settle(ticket, posted);
+        // The lease has its memory, if it was not posted.
+        self.keep(at, posted, SlotBuffer::Buffer(kept))
+            .map_err(|(reason, _)| reason)
     }
 
     /// Ends the leases of a member, or those that a scope has granted, by system calls.

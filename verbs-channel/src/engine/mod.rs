@@ -75,7 +75,7 @@ use verbs_core::{CompletionQueue, Error, PollSlot, ProtectionDomain};
 
 use crate::buffer::{OwnedBuffer, PdTag};
 use crate::channel_id::ChannelId;
-use crate::error::{DownReason, TransportError};
+use crate::error::DownReason;
 pub(crate) use afterwards::Afterwards;
 use afterwards::Queued;
 use flight::Flight;
@@ -232,15 +232,6 @@ impl Engine {
     #[inline]
     pub(crate) fn member(&self, at: u32) -> Option<&Member> {
         self.flight.member(at)
-    }
-
-    /// Fails an operation that is in flight.
-    pub(crate) fn fail(&mut self, id: Id, error: TransportError) {
-        if let Some(owned) = self.flight.buffer_before_failure(id.wr_id()) {
-            // It is unknown how far it came.
-            SlotBuffer::stopped_at(owned, Some(0));
-        }
-        self.flight.fail(id.wr_id(), error);
     }
 }
 

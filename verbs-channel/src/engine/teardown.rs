@@ -229,7 +229,10 @@ impl Engine {
         let outcome_without_completion = member.outcome_without_completion();
         let mut next = self.flight.first(at);
         while let Some(id) = next {
-            self.fail(id, outcome_without_completion);
+            // It is unknown how far it came.
+            let place = Some(0);
+            self.flight
+                .fail(id.wr_id(), place, outcome_without_completion);
             next = self.flight.after(id);
         }
     }

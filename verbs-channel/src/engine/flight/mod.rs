@@ -161,10 +161,11 @@ impl Flight {
         self.complete(id);
     }
 
-    /// Records that a work request has failed. The first failure of a batch is the batch's, unless a request of it
-    /// is stuck. The operation is complete with its last request.
+    /// Records that a work request has failed, the one at this place of its operation; `None` for the last. The first
+    /// failure of a batch is the batch's, unless a request of it is stuck. The operation is complete with its last
+    /// request.
     #[cold]
-    pub(crate) fn fail(&mut self, wr_id: u64, error: TransportError) {
+    pub(crate) fn fail(&mut self, wr_id: u64, place: Option<usize>, error: TransportError) {
         let Some(id) = self.find_request(wr_id).map(|slot| slot.id) else {
             return;
         };
@@ -175,8 +176,12 @@ impl Flight {
         if !slot.is_in_flight() || !is_last && slot.reservation.credits == 1 {
             return;
         }
+        let is_first = slot.failure().is_none();
+        if let (true, Some(SlotBuffer::Chain(chain))) = (is_first, &mut slot.buffer) {
+            chain.stopped_at(place);
+        }
         // The device may still have the rest of a batch that has failed before.
-        if slot.failure().is_none() || error == TransportError::Stuck {
+        if is_first || error == TransportError::Stuck {
             slot.outcome = SlotOutcome::Failure(error);
             slot.failed_at = self.failures;
             self.failures = self.failures.wrapping_add(1);
@@ -234,13 +239,6 @@ impl Flight {
         let slot = self.slots.get_mut(id.index() as usize)?;
         let is_in_flight = slot.id == id && slot.is_in_flight();
         is_in_flight.then(|| slot.buffer.take()).flatten()
-    }
-
-    /// The place of the buffer of an operation, before this work request of it is its first failure.
-    pub(crate) fn buffer_before_failure(&mut self, wr_id: u64) -> Option<&mut Option<SlotBuffer>> {
-        let id = self.find_request(wr_id)?.id;
-        let slot = self.slots.get_mut(id.index() as usize)?;
-        (slot.is_in_flight() && slot.failure().is_none()).then_some(&mut slot.buffer)
     }
 }
 

@@ -8,7 +8,6 @@ use super::id::COMMON;
 use super::slot::{Ready, Slot, SlotOutcome};
 use super::{Flight, Id, SHARED_PLACES, Ticket};
 use crate::engine::member::{Budget, Credits, NONE, Reservation};
-use crate::error::{Queue, RejectReason};
 
 impl Flight {
     /// An empty table with room for this many slots, `common` of which are common.
@@ -44,7 +43,7 @@ impl Flight {
     }
 
     /// Takes credits and a slot for a request with these flags. Returns its ticket, and the queue pair; `None` if it is
-    /// to be [rejected](Self::rejection).
+    /// to be rejected.
     #[inline(always)]
     pub(crate) fn take(
         &mut self,
@@ -62,23 +61,6 @@ impl Flight {
             }
         };
         Some((Ticket { channel, id }, qp))
-    }
-
-    /// Why [`take`](Self::take) takes nothing of a member for this number of requests to a queue.
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn rejection(&self, at: u32, queue: Queue, asked: u16) -> RejectReason {
-        let Some(member) = self.member(at) else {
-            return RejectReason::GONE;
-        };
-        match (
-            member.down(),
-            member.credits.lacks(&self.budget, queue, asked),
-        ) {
-            (Some(reason), _) => RejectReason::Down(reason),
-            (None, Err(reason)) => reason,
-            (None, Ok(_)) => RejectReason::Untaken,
-        }
     }
 
     /// Frees the slot and the credits of an operation that was not posted.
@@ -163,12 +145,8 @@ pub(super) fn take_common(
     reservation: Reservation,
     flags: u32,
 ) -> Option<Id> {
-    let Reservation {
-        queue,
-        credits: asked,
-        ..
-    } = reservation;
-    let lacks = credits.lacks(budget, queue, asked).ok()?;
+    let queue = reservation.queue;
+    let lacks = credits.lacks(budget, queue, reservation.credits).ok()?;
     if credits.slots.common >= credits.slots.max_common {
         return None;
     }

@@ -142,7 +142,7 @@ impl Table {
     }
 
     pub(super) fn fail(&mut self, wr_id: u64, error: TransportError) -> bool {
-        self.ends(wr_id, |flight| flight.fail(wr_id, error))
+        self.ends(wr_id, |flight| flight.fail(wr_id, None, error))
     }
 
     pub(super) fn succeed(&mut self, wr_id: u64) -> bool {

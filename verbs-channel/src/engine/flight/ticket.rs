@@ -140,16 +140,8 @@ pub(crate) enum SlotBuffer {
 }
 
 impl SlotBuffer {
-    /// It is of an operation of which this request is the first that did not succeed; `None` for the last.
-    #[cold]
-    pub(crate) fn stopped_at(place: &mut Option<Self>, at: Option<usize>) {
-        if let Some(Self::Chain(chain)) = place {
-            chain.stopped_at(at);
-        }
-    }
-
-    /// The flags of a request of several that has failed, [as above](Self::stopped_at), together with those of
-    /// others if it may be any of them; `None` if this is one buffer.
+    /// The flags of a request of several that has failed, together with those of others if it may be any of them;
+    /// `None` if this is one buffer. `at` is `None` for the last.
     #[cold]
     pub(crate) fn flags(&self, at: Option<usize>) -> Option<u32> {
         let requests = match (self, at) {

@@ -56,18 +56,15 @@ impl Engine {
         at: u32,
         mut chain: OwnedChain,
     ) -> Result<Ticket, Rejected<OwnedChain, RejectReason>> {
-        match self.post_owned(at, &mut chain) {
-            Ok(ticket) => {
-                chain.posted();
-                self.flight
-                    .store_buffer(ticket.id, SlotBuffer::Chain(chain));
-                Ok(ticket)
-            }
-            Err(reason) => match self.end_half_posted(at, reason, SlotBuffer::Chain(chain)) {
-                Some(SlotBuffer::Chain(chain)) => Err(Rejected::new(reason, chain)),
-                _ => Err(Rejected::new(reason, OwnedChain::default())),
-            },
+        let posted = self.post_owned(at, &mut chain);
+        if posted.is_ok() {
+            chain.posted();
         }
+        self.keep(at, posted, SlotBuffer::Chain(chain))
+            .map_err(|(reason, given)| match given {
+                Some(SlotBuffer::Chain(chain)) => Rejected::new(reason, chain),
+                _ => Rejected::new(reason, OwnedChain::default()),
+            })
     }
 
     fn post_owned(&mut self, at: u32, chain: &mut OwnedChain) -> Result<Ticket, RejectReason> {
@@ -118,10 +115,8 @@ impl Engine {
         number(chain, part.clone(), id.member_wr_id(), NEXT, id.wr_id());
         // SAFETY: the caller promises that the buffers stay until the operation has ended; when the last
         // of a chain has, so have the others.
-        match unsafe { qp.post_chain(chain, part) } {
-            Ok(()) => Ok(ticket),
-            Err(error) => Err(self.rejected(id, RejectReason::Post(error))),
-        }
+        let posted = unsafe { qp.post_chain(chain, part) };
+        self.settle(ticket, posted.map_err(RejectReason::Post))
     }
 }
 

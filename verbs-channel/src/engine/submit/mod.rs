@@ -39,13 +39,7 @@ impl Engine {
         let needs = op.needs(elements, is_shared);
         member.limits.check(reservation.queue, &needs)?;
         let Some((ticket, qp)) = self.flight.take(reservation, needs.flags) else {
-            let Reservation {
-                member,
-                queue,
-                credits,
-                ..
-            } = reservation;
-            return Err(self.rejection(member, queue, credits));
+            return Err(self.rejection(reservation.member, reservation.queue, reservation.credits));
         };
         let id = ticket.id;
         let mut place = MaybeUninit::uninit();
@@ -107,7 +101,7 @@ impl Engine {
     ) -> Result<Ticket, RejectReason> {
         const { assert!(N > 0, "a batch has requests in it") };
         let reservation = Reservation::batch(at, N, BufferOwner::Borrowed)?;
-        let Some(member) = self.member(at) else {
+        let Some(member) = self.flight.member(at) else {
             return Err(RejectReason::GONE);
         };
         let (pd, limits) = (&self.pd, &member.limits);
@@ -130,7 +124,6 @@ impl Engine {
         let Some((ticket, qp)) = self.flight.take(reservation, all.flags) else {
             return Err(self.rejection(at, Queue::Send, reservation.credits));
         };
-        let id = ticket.id;
         let mut places = [const { Place::new() }; N];
         let mut built = [const { MaybeUninit::uninit() }; N];
         let requests = requests
@@ -140,26 +133,44 @@ impl Engine {
                 let (list, op) = request.parts();
                 Ok((list.sges(pd, place)?, op))
             });
-        let posted = match build(requests, &mut built, id) {
+        let posted = build(requests, &mut built, ticket.id).and_then(|requests| {
             // SAFETY: the caller promises that the buffers stay until the operation has ended; when the last of
             // a batch has, so have the others.
-            Ok(requests) => unsafe { qp.post(requests) }.map_err(RejectReason::Post),
-            Err(reason) => Err(reason),
-        };
-        match posted {
-            Ok(()) => Ok(ticket),
-            Err(reason) => Err(self.rejected(id, reason)),
-        }
+            unsafe { qp.post(requests) }.map_err(RejectReason::Post)
+        });
+        self.settle(ticket, posted)
     }
 
     /// Why an operation gets no slot and no credits.
     #[cold]
-    pub(crate) fn rejection(&self, at: u32, queue: Queue, asked: u16) -> RejectReason {
-        match self.flight.rejection(at, queue, asked) {
-            RejectReason::NoCapacity(Queue::Receive) if self.shared.is_some() => {
+    #[inline(never)]
+    pub(super) fn rejection(&self, at: u32, queue: Queue, asked: u16) -> RejectReason {
+        let Some(member) = self.member(at) else {
+            return RejectReason::GONE;
+        };
+        if let Some(reason) = member.down() {
+            return RejectReason::Down(reason);
+        }
+        let lacks = member.credits.lacks(&self.flight.budget, queue, asked);
+        match lacks {
+            Ok(_) => RejectReason::Untaken,
+            Err(RejectReason::NoCapacity(Queue::Receive)) if self.shared.is_some() => {
                 RejectReason::SharedReceives
             }
-            reason => reason,
+            Err(reason) => reason,
+        }
+    }
+
+    /// The ticket of an operation that was posted; frees the slot and the credits of one that was rejected.
+    #[inline(always)]
+    pub(super) fn settle(
+        &mut self,
+        ticket: Ticket,
+        posted: Result<(), RejectReason>,
+    ) -> Result<Ticket, RejectReason> {
+        match posted {
+            Ok(()) => Ok(ticket),
+            Err(reason) => Err(self.rejected(ticket.id, reason)),
         }
     }
 
@@ -169,7 +180,7 @@ impl Engine {
     /// then only destroying the queue pair makes the buffers safe to return.
     #[cold]
     #[inline(never)]
-    pub(crate) fn rejected(&mut self, id: Id, reason: RejectReason) -> RejectReason {
+    fn rejected(&mut self, id: Id, reason: RejectReason) -> RejectReason {
         match reason {
             RejectReason::Post(error) if error.posted() > 0 => {
                 // The caller has the buffers, and ends it: see `end_half_posted`.

@@ -54,20 +54,14 @@ impl Engine {
         let elements = slice::from_mut(&mut element);
         // SAFETY: the slot keeps the buffer until the operation has ended, and leaks it if the queue pair
         // cannot be destroyed; moving the buffer does not move its bytes.
-        match unsafe { self.post_at(reservation, elements, false, op) } {
-            Ok(ticket) => {
-                let owned = SlotBuffer::Buffer(buffer.take());
-                self.flight.store_buffer(ticket.id, owned);
-                Ok(ticket)
-            }
-            Err(reason) => {
-                let owned = SlotBuffer::Buffer(buffer.take());
-                if let Some(SlotBuffer::Buffer(given)) = self.end_half_posted(at, reason, owned) {
+        let posted = unsafe { self.post_at(reservation, elements, false, op) };
+        self.keep(at, posted, SlotBuffer::Buffer(buffer.take()))
+            .map_err(|(reason, given)| {
+                if let Some(SlotBuffer::Buffer(given)) = given {
                     *buffer = given;
                 }
-                Err(reason)
-            }
-        }
+                reason
+            })
     }
 
     /// Posts a batch of requests on owned buffers: as
@@ -105,17 +99,11 @@ impl Engine {
                 self.post_requests(at, &requests, &mut elements, &mut built)
             }
         };
-        let owned = SlotBuffer::Batch(requests);
-        match posted {
-            Ok(ticket) => {
-                self.flight.store_buffer(ticket.id, owned);
-                Ok(ticket)
-            }
-            Err(reason) => match self.end_half_posted(at, reason, owned) {
-                Some(SlotBuffer::Batch(requests)) => Err(Rejected::new(reason, requests)),
-                _ => Err(Rejected::new(reason, Vec::new())),
-            },
-        }
+        self.keep(at, posted, SlotBuffer::Batch(requests))
+            .map_err(|(reason, given)| match given {
+                Some(SlotBuffer::Batch(requests)) => Rejected::new(reason, requests),
+                _ => Rejected::new(reason, Vec::new()),
+            })
     }
 
     /// Posts a batch to a member's send queue: one doorbell, and a completion for the last only. There is a
@@ -143,21 +131,36 @@ impl Engine {
             limits.check(Queue::Send, &op.needs(elements, false))?;
             Ok((elements, op))
         });
-        let posted = match build(requests, built, ticket.id) {
+        let posted = build(requests, built, ticket.id).and_then(|requests| {
             // SAFETY: the slot keeps the buffers until the last request has ended, and so all have, and leaks
             // them if the queue pair cannot be destroyed; moving a buffer does not move its bytes.
-            Ok(requests) => unsafe { qp.post(requests) }.map_err(RejectReason::Post),
-            Err(reason) => Err(reason),
-        };
+            unsafe { qp.post(requests) }.map_err(RejectReason::Post)
+        });
+        self.settle(ticket, posted)
+    }
+
+    /// The operation has its buffers from now on, if it was posted. If not, they are handed back with the reason.
+    ///
+    /// If the device may have a part of it, the queue pair is destroyed before that; if the driver fails to destroy it,
+    /// they are leaked.
+    #[inline(always)]
+    pub(crate) fn keep(
+        &mut self,
+        at: u32,
+        posted: Result<Ticket, RejectReason>,
+        buffer: SlotBuffer,
+    ) -> Result<Ticket, (RejectReason, Option<SlotBuffer>)> {
         match posted {
-            Ok(()) => Ok(ticket),
-            Err(reason) => Err(self.rejected(ticket.id, reason)),
+            Ok(ticket) => {
+                self.flight.store_buffer(ticket.id, buffer);
+                Ok(ticket)
+            }
+            Err(reason) => Err((reason, self.hand_back(at, reason, buffer))),
         }
     }
 
-    /// Ends an operation of which the device may have a part, and that was to own its buffers:
-    /// destroys the queue pair, and returns them; or leaks them, if the driver fails to destroy it.
-    pub(crate) fn end_half_posted(
+    #[cold]
+    fn hand_back(
         &mut self,
         at: u32,
         reason: RejectReason,
