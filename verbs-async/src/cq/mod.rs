@@ -235,8 +235,6 @@ impl SharedCq {
                 wr_id,
                 waker: None,
                 found: None,
-                prev: None,
-                next: None,
             });
             if !state.has_found(key) {
                 state.drive(|state| state.has_found(key));

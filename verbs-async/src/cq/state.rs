@@ -1,6 +1,6 @@
 //! The waiters of a queue, and the completions that no task has asked for yet.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::io;
 use std::sync::{Arc, Weak};
@@ -33,8 +33,8 @@ pub(super) struct CqState {
     pub(super) waiters: Slab<Waiter>,
     // How many waiters take any completion.
     take_any: usize,
-    // The waiters for each `wr_id`, in the order of their calls.
-    by_wr_id: HashMap<u64, WaiterList>,
+    // The waiters for a `wr_id` that have no completion yet, by that, and in the order of their calls.
+    waiting: VecDeque<(u64, usize)>,
     pub(super) armed: bool,
     pub(super) failed: Option<Failure>,
     slots: [PollSlot; POLL_BATCH],
@@ -56,17 +56,7 @@ pub(super) enum Waiter {
         wr_id: u64,
         waker: Option<Waker>,
         found: Option<Polled>,
-        // The neighbours in the list, while it waits.
-        prev: Option<usize>,
-        next: Option<usize>,
     },
-}
-
-/// The ends of the list of waiters for one `wr_id`.
-#[derive(Clone, Copy)]
-struct WaiterList {
-    first: usize,
-    last: usize,
 }
 
 /// Why there are no more completions.
@@ -90,7 +80,7 @@ impl CqState {
             polled: 0,
             waiters: Slab::new(),
             take_any: 0,
-            by_wr_id: HashMap::new(),
+            waiting: VecDeque::new(),
             armed: false,
             failed: None,
             slots: [const { PollSlot::new() }; POLL_BATCH],
@@ -136,8 +126,7 @@ impl CqState {
     /// Delivers a completion to its waiter. If there is none, keeps it and wakes the waiters for
     /// any.
     fn dispatch(&mut self, polled: Polled) {
-        if let Some(WaiterList { first, .. }) = self.by_wr_id.get(&polled.wr_id()).copied() {
-            self.unlink(polled.wr_id(), first);
+        if let Some(first) = self.take_waiting(polled.wr_id(), None) {
             if let Some(Waiter::One { waker, found, .. }) = self.waiters.get_mut(first) {
                 *found = Some(polled);
                 self.deferred.extend(waker.take());
@@ -176,57 +165,19 @@ impl CqState {
         self.take_any += usize::from(matches!(waiter, Waiter::Any(_)));
         let key = self.waiters.insert(waiter);
         if let Some(wr_id) = wanted {
-            self.append(wr_id, key);
+            let behind = self.waiting.partition_point(|(of, _)| *of <= wr_id);
+            self.waiting.insert(behind, (wr_id, key));
         }
         key
     }
 
-    /// Appends a waiter to the list of its `wr_id`.
-    fn append(&mut self, wr_id: u64, key: usize) {
-        let list = self.by_wr_id.entry(wr_id).or_insert(WaiterList {
-            first: key,
-            last: key,
-        });
-        let last = std::mem::replace(&mut list.last, key);
-        if last == key {
-            return;
-        }
-        if let Some(Waiter::One { next, .. }) = self.waiters.get_mut(last) {
-            *next = Some(key);
-        }
-        if let Some(Waiter::One { prev, .. }) = self.waiters.get_mut(key) {
-            *prev = Some(last);
-        }
-    }
-
-    /// Removes a waiter from the list of its `wr_id`.
-    fn unlink(&mut self, wr_id: u64, key: usize) {
-        if let Some(Waiter::One { prev, next, .. }) = self.waiters.get_mut(key) {
-            let links = (prev.take(), next.take());
-            self.relink(wr_id, key, links);
-        }
-    }
-
-    /// Links the former neighbours of a removed waiter.
-    fn relink(&mut self, wr_id: u64, key: usize, links: (Option<usize>, Option<usize>)) {
-        let (left, right) = links;
-        if let Some(Waiter::One { next, .. }) = left.and_then(|left| self.waiters.get_mut(left)) {
-            *next = right;
-        }
-        let right_one = right.and_then(|right| self.waiters.get_mut(right));
-        if let Some(Waiter::One { prev, .. }) = right_one {
-            *prev = left;
-        }
-        let Some(list) = self.by_wr_id.get_mut(&wr_id) else {
-            return;
-        };
-        match links {
-            // The only one in the list. A waiter that has its completion is not in it.
-            (None, None) if list.first == key => drop(self.by_wr_id.remove(&wr_id)),
-            (None, Some(right)) => list.first = right,
-            (Some(left), None) => list.last = left,
-            _ => {}
-        }
+    /// Takes the first waiter for a `wr_id` off the list, or the one with this key. `None` if it is not there.
+    fn take_waiting(&mut self, wr_id: u64, key: Option<usize>) -> Option<usize> {
+        let first = self.waiting.partition_point(|(of, _)| *of < wr_id);
+        let all = self.waiting.range(first..);
+        let mut its = all.take_while(|(of, _)| *of == wr_id);
+        let place = its.position(|(_, of)| key.is_none_or(|key| *of == key))?;
+        self.waiting.remove(first + place).map(|(_, key)| key)
     }
 
     /// Removes a waiter, and dispatches its completion anew if it has not been taken. Returns the
@@ -234,18 +185,10 @@ impl CqState {
     pub(super) fn remove_waiter(&mut self, key: usize) -> Option<Waiter> {
         let mut waiter = self.waiters.try_remove(key)?;
         self.take_any -= usize::from(matches!(waiter, Waiter::Any(_)));
-        if let Waiter::One {
-            wr_id,
-            found,
-            prev,
-            next,
-            ..
-        } = &mut waiter
-        {
-            let (wr_id, links) = (*wr_id, (prev.take(), next.take()));
+        if let Waiter::One { wr_id, found, .. } = &mut waiter {
             match found.take() {
                 Some(found) => self.dispatch(found),
-                None => self.relink(wr_id, key, links),
+                None => drop(self.take_waiting(*wr_id, Some(key))),
             }
         }
         Some(waiter)

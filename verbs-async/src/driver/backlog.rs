@@ -7,13 +7,12 @@ use verbs_channel::error::Queue;
 use verbs_channel::{ChannelId, Ticket};
 
 use super::request::{Outcome, Request};
+use crate::task::line::Line;
 
-/// The two ends of a backlog. The links are in its operations.
+/// The keys of operations that wait.
 #[derive(Debug, Default)]
 pub(super) struct Backlog {
-    pub(super) head: Option<usize>,
-    pub(super) tail: Option<usize>,
-    pub(super) len: usize,
+    pub(super) line: Line<usize>,
     pub(super) room: RoomWaiters,
 }
 
@@ -37,32 +36,15 @@ pub(super) struct Queued {
 
 /// The stage of a queued operation.
 pub(super) enum Stage {
-    /// It is in the backlog.
-    Waiting(Request, Links),
+    /// It is in the backlog, with this number.
+    Waiting(Request, u64),
     /// It was posted from the backlog.
     Posted(Ticket),
     /// It was not posted, and will not be.
     Rejected(Outcome),
 }
 
-/// The neighbours in a backlog, or in the line.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Links {
-    pub(super) prev: Option<usize>,
-    pub(super) next: Option<usize>,
-}
-
 impl Backlog {
-    #[inline]
-    pub(super) const fn is_empty(&self) -> bool {
-        self.head.is_none()
-    }
-
-    /// How many operations are queued.
-    pub(super) const fn len(&self) -> usize {
-        self.len
-    }
-
     /// Wakes the task when there is room. Returns the previous waker, for the caller to drop.
     ///
     /// Waiters are woken when half of the backlog has been posted, so that not all of them are

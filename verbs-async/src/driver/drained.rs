@@ -44,7 +44,7 @@ impl DriverState {
     }
 
     /// Whether these queues of a channel and their backlogs are empty.
-    pub(super) fn is_empty(&mut self, channel: ChannelId, queues: &[Queue]) -> bool {
+    pub(super) fn is_empty(&self, channel: ChannelId, queues: &[Queue]) -> bool {
         queues
             .iter()
             .all(|&queue| !self.has_backlog(channel.index(), queue) && self.is_idle(channel, queue))
@@ -58,28 +58,18 @@ impl DriverState {
 
     /// Wakes the tasks that wait until this channel is drained, if it is.
     pub(super) fn wake_drained(&mut self, index: usize) {
-        for key in 0..self.drain_keys(index) {
-            if let Some((channel, queues)) = self.drained_by(index, key)
-                && self.is_empty(channel, queues)
-            {
-                let waker = self.wake_drain_waiter(index, key);
-                self.deferred.extend(waker);
-            }
+        while let Some(key) = self.next_drained(index) {
+            let waker = self.wake_drain_waiter(index, key);
+            self.deferred.extend(waker);
         }
     }
 
-    /// A number above all keys of tasks that wait until this channel is drained.
-    fn drain_keys(&self, index: usize) -> usize {
-        let waiters = self.channels.get(index).map(|here| &here.drain_waiters);
-        let last = waiters.and_then(|waiters| waiters.iter().next_back());
-        last.map_or(0, |(key, _)| key + 1)
-    }
-
-    /// The channel and queues that the task with this key waits for.
-    fn drained_by(&self, index: usize, key: usize) -> Option<(ChannelId, &'static [Queue])> {
-        let waiter = self.channels.get(index)?.drain_waiters.get(key)?;
-        waiter
-            .as_ref()
-            .map(|&(_, channel, queues)| (channel, queues))
+    /// The key of a task for which this channel is drained.
+    fn next_drained(&self, index: usize) -> Option<usize> {
+        let mut waiters = self.channels.get(index)?.drain_waiters.iter();
+        waiters.find_map(|(key, waiter)| {
+            let (_, channel, queues) = waiter.as_ref()?;
+            self.is_empty(*channel, queues).then_some(key)
+        })
     }
 }

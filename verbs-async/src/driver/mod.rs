@@ -44,7 +44,6 @@ use state::Wait;
 
 mod backlog;
 mod drained;
-mod fair_queue;
 mod queueing;
 mod request;
 mod state;
@@ -230,7 +229,7 @@ impl Driver {
     ) -> Poll<()> {
         self.state.poll(cx, |state, waker| {
             let queued = state.backlog_of(channel.index(), queue);
-            match queued.len() < backlog {
+            match queued.line.len() < backlog {
                 true => (Poll::Ready(()), [Some(waker)]),
                 false => (Poll::Pending, [queued.add_room_waiter(key, backlog, waker)]),
             }

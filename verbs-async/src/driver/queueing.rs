@@ -3,32 +3,36 @@
 use verbs_channel::error::Queue;
 use verbs_channel::{ChannelId, RejectReason};
 
-use super::backlog::{Backlog, Links, Queued, Stage};
-use super::fair_queue::Head;
+use super::backlog::{Backlog, Queued, Stage};
 use super::request::{QUEUES, Request, Started, Submission};
 use super::state::{DriverState, Wait};
+
+/// Result of trying the head of a backlog.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Head {
+    /// It has left the backlog: it was posted.
+    Left,
+    /// It has left the backlog: it was rejected.
+    Rejected,
+    /// There is no room for it in its queue.
+    Full,
+    /// There is no room for it that the channels share.
+    Short,
+}
 
 impl DriverState {
     /// Appends a request to its backlog.
     pub(super) fn enqueue(&mut self, channel: ChannelId, queue: Queue, request: Request) -> usize {
-        let index = channel.index();
-        let (prev, next) = (self.backlog_of(index, queue).tail, None);
-        let key = self.queued.insert(Queued {
-            channel,
-            queue,
-            stage: Stage::Waiting(request, Links { prev, next }),
-            waker: None,
-        });
+        let key = self.queued.vacant_key();
+        let number = self.backlog_of(channel.index(), queue).line.push(key);
         self.waiters += 1;
         self.queued_or_draining += 1;
-        let backlog = self.backlog_of(index, queue);
-        backlog.tail = Some(key);
-        backlog.len += 1;
-        match self.links(prev) {
-            Some(prev) => prev.next = Some(key),
-            None => self.backlog_of(index, queue).head = Some(key),
-        }
-        key
+        self.queued.insert(Queued {
+            channel,
+            queue,
+            stage: Stage::Waiting(request, number),
+            waker: None,
+        })
     }
 
     /// Posts from the heads of a channel's backlogs while there is room.
@@ -63,17 +67,13 @@ impl DriverState {
     /// Posts the head of a backlog, if it has one.
     pub(super) fn post_head_of(&mut self, index: usize, queue: Queue) -> Option<Head> {
         let here = self.channels.get(index)?;
-        let key = here.backlogs[queue as usize].head?;
-        self.post_head(key)
-    }
-
-    fn post_head(&mut self, key: usize) -> Option<Head> {
+        let key = *here.backlogs[queue as usize].line.first()?;
         let head = self.queued.get_mut(key)?;
-        let (channel, queue) = (head.channel, head.queue);
-        let Stage::Waiting(request, links) = &mut head.stage else {
+        let channel = head.channel;
+        let Stage::Waiting(request, number) = &mut head.stage else {
             return None;
         };
-        let links = *links;
+        let number = *number;
         let left = match request.start(&mut self.engine, channel) {
             Started::Full => return Some(Head::Full),
             Started::Short => return Some(Head::Short),
@@ -94,7 +94,7 @@ impl DriverState {
                 Head::Rejected
             }
         };
-        self.dequeue(channel.index(), queue, links);
+        self.dequeue(index, queue, number);
         Some(left)
     }
 
@@ -107,29 +107,21 @@ impl DriverState {
             return;
         };
         let (index, queue) = (op.channel.index(), op.queue);
-        let Stage::Waiting(request, links) = &mut op.stage else {
+        let Stage::Waiting(request, number) = &mut op.stage else {
             return;
         };
-        let links = *links;
+        let number = *number;
         op.stage = Stage::Rejected(request.rejected(RejectReason::Backpressure(queue)));
         self.deferred.extend(op.waker.take());
-        self.dequeue(index, queue, links);
+        self.dequeue(index, queue, number);
         // It may have been the head, and the next may have room.
         self.on_capacity_freed(index);
     }
 
-    /// Unlinks an operation from its backlog, and wakes the tasks that wait for room.
-    pub(super) fn dequeue(&mut self, index: usize, queue: Queue, links: Links) {
+    /// Takes an operation out of its backlog, and wakes the tasks that wait for room.
+    pub(super) fn dequeue(&mut self, index: usize, queue: Queue, number: u64) {
         self.waiters -= 1;
         self.queued_or_draining -= 1;
-        match self.links(links.prev) {
-            Some(prev) => prev.next = links.next,
-            None => self.backlog_of(index, queue).head = links.next,
-        }
-        match self.links(links.next) {
-            Some(next) => next.prev = links.prev,
-            None => self.backlog_of(index, queue).tail = links.prev,
-        }
         let Self {
             channels, deferred, ..
         } = self;
@@ -137,9 +129,9 @@ impl DriverState {
             return;
         };
         let backlog = &mut here.backlogs[queue as usize];
-        backlog.len -= 1;
-        let is_last = backlog.len == 0;
-        if backlog.room.sleeping > 0 && backlog.len <= backlog.room.wakes_at {
+        let _its_key = backlog.line.remove(number);
+        let is_last = backlog.line.is_empty();
+        if backlog.room.sleeping > 0 && backlog.line.len() <= backlog.room.wakes_at {
             backlog.room.sleeping = 0;
             let waiters = backlog.room.waiters.iter_mut();
             deferred.extend(waiters.filter_map(|(_, waiter)| waiter.take()));
@@ -152,26 +144,31 @@ impl DriverState {
     pub(super) fn backlog_of(&mut self, index: usize, queue: Queue) -> &mut Backlog {
         &mut self.channel(index).backlogs[queue as usize]
     }
-
-    fn links(&mut self, key: Option<usize>) -> Option<&mut Links> {
-        match &mut self.queued.get_mut(key?)?.stage {
-            Stage::Waiting(_, links) => Some(links),
-            _ => None,
-        }
-    }
 }
 
-/// The line for the room that all channels share.
+/// The line for the room that all channels share: first come, first served.
+///
+/// The queue of a channel is in the line while the head of its backlog finds no such room. When it is
+/// the first and there is room for its head, that is posted, and the queue goes to the end of the line
+/// if its next operation finds none. So a channel with a long backlog delays the others by one
+/// operation each.
+///
+/// While there is a line, the engine holds the shared room back, and none overtakes it. A request
+/// that finds room in its own channel's share is posted at once.
 impl DriverState {
     /// Puts a channel's queue at the end of the line, unless it is in it.
     pub(super) fn join_line(&mut self, index: usize, queue: Queue) {
-        self.line.push(index, queue);
+        if self.channel(index).in_line[queue as usize].is_none() {
+            let number = self.line.push((index, queue));
+            self.channel(index).in_line[queue as usize] = Some(number);
+        }
         self.engine.hold_room(true);
     }
 
     /// Takes a channel's queue out of the line, if it is in it.
     pub(super) fn leave_line(&mut self, index: usize, queue: Queue) {
-        if self.line.remove(index, queue) {
+        if let Some(number) = self.channel(index).in_line[queue as usize].take() {
+            let _its_queue = self.line.remove(number);
             self.engine.hold_room(!self.line.is_empty());
         }
     }
@@ -180,7 +177,7 @@ impl DriverState {
     #[cold]
     pub(super) fn advance_line(&mut self) {
         while self.engine.common_room() > 0
-            && let Some((index, queue)) = self.line.first()
+            && let Some(&(index, queue)) = self.line.first()
         {
             self.engine.hold_room(false);
             let head = self.post_head_of(index, queue);

@@ -11,10 +11,10 @@ use verbs_channel::{__private::Closing, engine::Engine};
 use verbs_channel::{ChannelId, DownReason, Message, RejectReason, Ticket};
 
 use super::backlog::{Backlog, Queued, Stage};
-use super::fair_queue::Line;
 use super::request::{Outcome, Request, Started, Submission};
 use crate::events::Subscription;
 use crate::task::deferred::{self, Deferred, Defers};
+use crate::task::line::Line;
 use crate::task::wake::log_error;
 use crate::threads;
 
@@ -41,7 +41,7 @@ pub(crate) struct DriverState {
     pub(super) queued: Slab<Queued>,
     pub(super) channels: Vec<ChannelQueues>,
     // The queues whose heads wait for the room that all channels share.
-    pub(super) line: Line,
+    pub(super) line: Line<(usize, Queue)>,
     // How long an operation polls before its task sleeps.
     pub(super) busy_poll: Duration,
     // For when the lock is free.
@@ -79,6 +79,8 @@ pub(crate) enum Wait {
 /// The backlogs of a channel, and the tasks that wait until its queues are drained.
 pub(super) struct ChannelQueues {
     pub(super) backlogs: [Backlog; 2],
+    /// Their numbers in the line.
+    pub(super) in_line: [Option<u64>; 2],
     // Waiters by key: `None` after it was woken, until its future is polled again or dropped.
     pub(super) drain_waiters: Slab<Option<DrainWaiter>>,
 }
@@ -101,7 +103,7 @@ impl DriverState {
             waits: Vec::new(),
             queued: Slab::new(),
             channels: Vec::new(),
-            line: Line::new(),
+            line: Line::default(),
             busy_poll: Duration::ZERO,
             deferred: Deferred::new(),
         }
@@ -136,7 +138,7 @@ impl DriverState {
 
     pub(super) fn has_backlog(&self, index: usize, queue: Queue) -> bool {
         let here = self.channels.get(index);
-        here.is_some_and(|here| !here.backlogs[queue as usize].is_empty())
+        here.is_some_and(|here| !here.backlogs[queue as usize].line.is_empty())
     }
 
     /// Appends a request to its backlog, or rejects it if the backlog is full. If it `is_short` of the
@@ -149,7 +151,7 @@ impl DriverState {
         is_short: bool,
     ) -> Submission {
         let queue = request.queue();
-        if self.backlog_of(channel.index(), queue).len() >= backlog {
+        if self.backlog_of(channel.index(), queue).line.len() >= backlog {
             let stage = Stage::Rejected(request.rejected(RejectReason::Backpressure(queue)));
             return self.insert(channel, queue, stage);
         }
@@ -359,9 +361,9 @@ impl DriverState {
                 let waker = op.waker.map(Wait::Task);
                 match op.stage {
                     Stage::Posted(ticket) => ticket,
-                    Stage::Waiting(request, links) => {
+                    Stage::Waiting(request, number) => {
                         let index = op.channel.index();
-                        self.dequeue(index, op.queue, links);
+                        self.dequeue(index, op.queue, number);
                         // It may have been the head, and the next may have room.
                         self.on_capacity_freed(index);
                         self.deferred.garbage().push(Garbage::Request(request));
@@ -395,9 +397,9 @@ impl DriverState {
         if index >= self.channels.len() {
             self.channels.resize_with(index + 1, || ChannelQueues {
                 backlogs: [Backlog::default(), Backlog::default()],
+                in_line: [None; 2],
                 drain_waiters: Slab::new(),
             });
-            self.line.resize(index + 1);
         }
         &mut self.channels[index]
     }

@@ -8,7 +8,7 @@ use super::error::StreamError;
 use super::wire::{Header, Kind, Settings};
 
 /// One side of a stream.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Protocol {
     ours: Settings,
     /// From the peer's HELLO.
@@ -50,23 +50,12 @@ pub(super) enum Received {
 
 impl Protocol {
     /// A new stream, whose HELLO is to be sent.
-    pub(super) const fn new(ours: Settings) -> Self {
+    pub(super) fn new(ours: Settings) -> Self {
         Self {
             ours,
-            theirs: None,
-            credits: 0,
+            // The HELLO, which is sent first.
             unconfirmed: true,
-            confirmation_due: false,
-            held: 0,
-            owed: 0,
-            fin_sent: false,
-            fin_seen: None,
-            fin_received: false,
-            answer_due: false,
-            discards: false,
-            lost: false,
-            is_closed: false,
-            peer_closed: false,
+            ..Self::default()
         }
     }
 

@@ -11,7 +11,7 @@ const MAGIC: [u8; 8] = *b"VRBSTRM\n";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// The first one: the sender's settings.
-    Hello,
+    Hello = 1,
     /// Bytes of the stream.
     Data,
     /// Credits, when there are no bytes to carry them.
@@ -28,6 +28,19 @@ pub(super) enum Kind {
     Reset,
 }
 
+impl Kind {
+    const ALL: [Self; 8] = [
+        Self::Hello,
+        Self::Data,
+        Self::Credit,
+        Self::Fin,
+        Self::FinSeen,
+        Self::FinLost,
+        Self::Close,
+        Self::Reset,
+    ];
+}
+
 /// The immediate of a message: kind, 4 bits; 11 zero bits; whether a HELLO or CREDIT is confirmed,
 /// 1 bit; credits, 16 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +53,7 @@ pub(super) struct Header {
 }
 
 /// The settings of a side, as in its HELLO.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Settings {
     /// The longest message that it can receive.
     pub(super) block_len: u32,
@@ -52,35 +65,17 @@ const CONFIRMS: u32 = 1 << 16;
 
 impl Header {
     pub(super) fn encode(self) -> u32 {
-        let kind = match self.kind {
-            Kind::Hello => 1_u32,
-            Kind::Data => 2,
-            Kind::Credit => 3,
-            Kind::Fin => 4,
-            Kind::FinSeen => 5,
-            Kind::FinLost => 6,
-            Kind::Close => 7,
-            Kind::Reset => 8,
-        };
+        let kind = self.kind as u32;
         let confirms = if self.confirms { CONFIRMS } else { 0 };
         kind << 28 | confirms | u32::from(self.credits)
     }
 
     pub(super) fn decode(imm_data: u32) -> Option<Self> {
         let [_, _, high, low] = imm_data.to_be_bytes();
-        let kind = match imm_data >> 28 {
-            1 => Kind::Hello,
-            2 => Kind::Data,
-            3 => Kind::Credit,
-            4 => Kind::Fin,
-            5 => Kind::FinSeen,
-            6 => Kind::FinLost,
-            7 => Kind::Close,
-            8 => Kind::Reset,
-            _ => return None,
-        };
+        let number = imm_data >> 28;
+        let kind = Kind::ALL.into_iter().find(|kind| *kind as u32 == number);
         let header = Self {
-            kind,
+            kind: kind?,
             confirms: imm_data & CONFIRMS != 0,
             credits: u16::from_be_bytes([high, low]),
         };
@@ -134,16 +129,7 @@ mod tests {
 
     #[test]
     fn headers_survive_a_round_trip() {
-        for kind in [
-            Kind::Hello,
-            Kind::Data,
-            Kind::Credit,
-            Kind::Fin,
-            Kind::FinSeen,
-            Kind::FinLost,
-            Kind::Close,
-            Kind::Reset,
-        ] {
+        for kind in Kind::ALL {
             for confirms in [false, true] {
                 for credits in [0, 1, 0x1234, u16::MAX] {
                     let header = Header {

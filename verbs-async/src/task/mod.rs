@@ -2,5 +2,6 @@
 
 pub(crate) mod coop;
 pub(crate) mod deferred;
+pub(crate) mod line;
 pub(crate) mod sync;
 pub(crate) mod wake;
