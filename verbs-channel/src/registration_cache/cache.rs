@@ -62,14 +62,6 @@ struct State {
     inside: Vec<ThreadId>,
 }
 
-/// A thread's next step for a range that is not registered.
-enum Room<'a> {
-    /// Another thread has registered it meanwhile.
-    Found(SharedSlice),
-    /// There is room: it registers the range.
-    Reserved(Registering<'a>, Counted),
-}
-
 /// A thread registers this.
 struct Registering<'a> {
     cache: &'a Cache,
@@ -82,11 +74,6 @@ struct Leaving<'a>(&'a Cache);
 
 /// This thread is in code of the program's.
 struct Inside<'a>(&'a Cache);
-
-/// How long the waits of one slice have taken.
-struct Waits {
-    begun: Option<Instant>,
-}
 
 impl Cache {
     pub(super) fn new(pd: ProtectionDomain, limits: Limits) -> Self {
@@ -153,13 +140,31 @@ impl Cache {
         register: &Register,
     ) -> Result<SharedSlice> {
         let all = self.limits.parts(len, &range);
+        if all.len() > self.limits.max_bytes {
+            return Err(self.limits.full(all.len()));
+        }
+        // When the first wait for another thread has begun.
+        let mut begun = None;
         let mut is_first = true;
-        let mut waits = Waits { begun: None };
         loop {
-            let (registering, counted) = match self.room(memory, &range, &all, &mut waits)? {
-                Room::Found(slice) => return Ok(slice),
-                Room::Reserved(registering, counted) => (registering, counted),
+            let mut state = self.lock();
+            loop {
+                if let Some(slice) = state.slice(memory, &range) {
+                    return slice;
+                }
+                if !state.is_registering(memory, &range) {
+                    break;
+                }
+                state = self.wait(state, &mut begun)?;
+            }
+            // Before anything is evicted: threads that need the same range evict nothing for it as well.
+            state.registering.push((memory, all.clone()));
+            let registering = Registering {
+                cache: self,
+                memory,
+                range: all.clone(),
             };
+            let counted = self.reserve(state, all.len(), &mut begun)?;
             let _inside = Inside::new(self);
             let error = match register(self, all.clone(), counted) {
                 Ok(region) => return registering.done(region, &range),
@@ -174,46 +179,13 @@ impl Cache {
         }
     }
 
-    /// Makes room to register all of this, unless another thread registers the range.
-    fn room(
-        &self,
-        memory: u64,
-        range: &Range<usize>,
-        all: &Range<usize>,
-        waits: &mut Waits,
-    ) -> Result<Room<'_>> {
-        let (limits, len) = (&self.limits, all.len());
-        if len > limits.max_bytes {
-            return Err(limits.full(len));
-        }
-        let mut state = self.lock();
-        loop {
-            if let Some(slice) = state.slice(memory, range) {
-                return slice.map(Room::Found);
-            }
-            if !state.is_registering(memory, range) {
-                break;
-            }
-            state = self.wait(state, waits)?;
-        }
-        // Before anything is evicted: threads that need the same range evict nothing for it as well.
-        state.registering.push((memory, all.clone()));
-        let registering = Registering {
-            cache: self,
-            memory,
-            range: all.clone(),
-        };
-        let counted = self.reserve(state, len, waits)?;
-        Ok(Room::Reserved(registering, counted))
-    }
-
     /// Counts these bytes, and evicts for them what has not been used for longest. An error if what is in
     /// use has their room.
     fn reserve<'a>(
         &'a self,
         mut state: MutexGuard<'a, State>,
         len: usize,
-        waits: &mut Waits,
+        begun: &mut Option<Instant>,
     ) -> Result<Counted> {
         let limits = &self.limits;
         loop {
@@ -231,7 +203,7 @@ impl Cache {
             if state.leaving == 0 {
                 return Err(limits.full(len));
             }
-            state = self.wait(state, waits)?;
+            state = self.wait(state, begun)?;
         }
     }
 
@@ -242,7 +214,7 @@ impl Cache {
     fn wait<'a>(
         &self,
         state: MutexGuard<'a, State>,
-        waits: &mut Waits,
+        begun: &mut Option<Instant>,
     ) -> Result<MutexGuard<'a, State>> {
         if state.inside.contains(&thread::current().id()) {
             return Err(Error::CacheRecursion);
@@ -251,7 +223,7 @@ impl Cache {
             let changed = self.changed.wait(state);
             return Ok(changed.unwrap_or_else(PoisonError::into_inner));
         };
-        let waited = waits.begun.get_or_insert_with(Instant::now).elapsed();
+        let waited = begun.get_or_insert_with(Instant::now).elapsed();
         if waited >= timeout {
             return Err(Error::CacheTimedOut { after: timeout });
         }
