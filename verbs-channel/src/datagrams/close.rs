@@ -7,9 +7,9 @@ use verbs_core::Error;
 use verbs_core::datagram::DatagramQueuePair;
 use verbs_core::path::{AddressHandle, DatagramEndpoint};
 
-#[cfg(feature = "rdmacm")]
-use super::groups::Groups;
 use super::handles::Handles;
+#[cfg(feature = "rdmacm")]
+use super::multicast::Membership;
 use crate::buffer::OwnedBuffer;
 use crate::engine::Leak;
 use crate::panics::log_error;
@@ -46,7 +46,7 @@ pub(super) struct Held {
     pub(super) receives: Vec<OwnedBuffer>,
     /// To be left: that may block.
     #[cfg(feature = "rdmacm")]
-    pub(super) groups: Groups,
+    pub(super) memberships: Vec<Membership>,
 }
 
 impl DatagramEnding {
@@ -84,7 +84,7 @@ impl DatagramEnding {
             sends,
             receives,
             #[cfg(feature = "rdmacm")]
-            groups,
+            memberships,
         }) = self.held.take()
         else {
             return Some((Vec::new(), Vec::new()));
@@ -99,7 +99,7 @@ impl DatagramEnding {
             }),
         };
         #[cfg(feature = "rdmacm")]
-        drop(groups);
+        drop(memberships);
         match closed {
             Ok(()) => Some(ManuallyDrop::into_inner(held)),
             Err(error) => {

@@ -19,9 +19,9 @@ use verbs_core::{
 use super::close::{DatagramEnding, Held, Outgoing};
 use super::datagram::Datagram;
 use super::failure::DatagramFailure;
-#[cfg(feature = "rdmacm")]
-use super::groups::Groups;
 use super::handles::Handles;
+#[cfg(feature = "rdmacm")]
+use super::multicast::Membership;
 use super::slots::Slots;
 use crate::buffer::{BufferPool, OwnedBuffer, PdTag};
 use crate::error::{DownReason, Error, Queue, RejectReason, Result};
@@ -65,7 +65,10 @@ pub struct DatagramEngine {
     pub(super) pool: BufferPool,
     pub(super) handles: Handles,
     #[cfg(feature = "rdmacm")]
-    pub(super) groups: Groups,
+    pub(super) memberships: Vec<Membership>,
+    // How many there have been.
+    #[cfg(feature = "rdmacm")]
+    pub(super) joined: u64,
     pub(super) down: Option<DownReason>,
     ending: Option<DatagramEnding>,
     slots: [PollSlot; POLLS],
@@ -103,7 +106,9 @@ impl DatagramEngine {
             pool,
             handles: Handles::new(max_handles),
             #[cfg(feature = "rdmacm")]
-            groups: Groups::default(),
+            memberships: Vec::new(),
+            #[cfg(feature = "rdmacm")]
+            joined: 0,
             down: None,
             ending: None,
             slots: [const { PollSlot::new() }; POLLS],
@@ -438,7 +443,7 @@ impl DatagramEngine {
                 sends: self.sends.take_all(),
                 receives: self.receives.take_all(),
                 #[cfg(feature = "rdmacm")]
-                groups: mem::take(&mut self.groups),
+                memberships: mem::take(&mut self.memberships),
             };
             let handles = mem::take(&mut self.handles);
             self.ending = Some(DatagramEnding::new(held, handles));

@@ -6,8 +6,6 @@ mod datagram;
 mod endpoint;
 pub(crate) mod engine;
 mod failure;
-#[cfg(feature = "rdmacm")]
-mod groups;
 mod handles;
 #[cfg(feature = "rdmacm")]
 pub(crate) mod multicast;

@@ -21,6 +21,14 @@ pub struct Memberships {
     qp: Arc<DatagramQueuePair>,
 }
 
+/// A membership in the group that `endpoint` stands for.
+#[derive(Debug)]
+pub(super) struct Membership {
+    number: u64,
+    endpoint: DatagramEndpoint,
+    pub(super) group: MulticastGroup,
+}
+
 impl Memberships {
     /// Attaches the queue pair to a group.
     ///
@@ -79,7 +87,14 @@ impl DatagramEngine {
         if self.qp.is_none() {
             return Err(Rejected::new(self.is_down().into(), group));
         }
-        Ok(self.groups.add(endpoint, group))
+        self.joined += 1;
+        let number = self.joined;
+        self.memberships.push(Membership {
+            number,
+            endpoint,
+            group,
+        });
+        Ok(number)
     }
 
     /// Keeps a group again that was [taken out](Self::take_groups) with this number, as the queue pair could not
@@ -97,7 +112,14 @@ impl DatagramEngine {
         if self.qp.is_none() {
             return Err(Rejected::new(self.is_down().into(), group));
         }
-        self.groups.put_back(endpoint, number, group);
+        let earlier = |other: &Membership| other.number < number;
+        let at = self.memberships.partition_point(earlier);
+        let membership = Membership {
+            number,
+            endpoint,
+            group,
+        };
+        self.memberships.insert(at, membership);
         Ok(())
     }
 
@@ -110,13 +132,22 @@ impl DatagramEngine {
         endpoint: &DatagramEndpoint,
         numbers: impl RangeBounds<u64>,
     ) -> Vec<(u64, MulticastGroup)> {
-        self.groups.take(endpoint, numbers)
+        let taken =
+            |its: &mut Membership| its.endpoint == *endpoint && numbers.contains(&its.number);
+        let taken = self.memberships.extract_if(.., taken);
+        taken.map(|its| (its.number, its.group)).collect()
     }
 
     /// Whether the endpoint is a member of the group that `endpoint` stands for. It is of none when it is down.
     #[must_use]
     pub fn has_group(&self, endpoint: &DatagramEndpoint) -> bool {
-        self.groups.find(endpoint).is_some()
+        self.latest_in(endpoint).is_some()
+    }
+
+    /// The latest membership in the group that `endpoint` stands for.
+    pub(super) fn latest_in(&self, endpoint: &DatagramEndpoint) -> Option<&Membership> {
+        let mut all = self.memberships.iter();
+        all.rfind(|its| its.endpoint == *endpoint)
     }
 
     /// A membership that has [ended by itself](MulticastGroup::poll_ended): the group's endpoint and the number.
@@ -126,7 +157,15 @@ impl DatagramEngine {
     ///
     /// Those of [`MulticastGroup::poll_ended`].
     pub fn ended_group(&mut self) -> Result<Option<(DatagramEndpoint, u64)>> {
-        self.groups.ended()
+        let mut first_error = None;
+        for its in &mut self.memberships {
+            match its.group.poll_ended() {
+                Ok(true) => return Ok(Some((its.endpoint, its.number))),
+                Ok(false) => {}
+                Err(error) => first_error = first_error.or(Some(error)),
+            }
+        }
+        first_error.map_or(Ok(None), |error| Err(error.into()))
     }
 
     /// Makes the endpoint a member of a group: it receives what is sent there until it

@@ -36,8 +36,8 @@ impl DatagramEngine {
         peer: &DatagramEndpoint,
     ) -> Result<AhAttr, verbs_core::Error> {
         #[cfg(feature = "rdmacm")]
-        if let Some(group) = self.groups.find(peer) {
-            return Ok(group.ah_attr());
+        if let Some(membership) = self.latest_in(peer) {
+            return Ok(membership.group.ah_attr());
         }
         qp.path_to(peer)
     }
