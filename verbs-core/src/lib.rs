@@ -295,6 +295,7 @@ pub mod __private {
     pub use crate::error::examples::{poll_error, post_errors, work_error};
     pub use crate::ffi::process::Process;
     pub use crate::ffi::random::random;
+    pub use crate::memory::range::indices;
     pub use crate::queue_pair::post::assume_own_receives;
     pub use crate::work_request::chain::internal::{
         needs, number, of_any, put_request, set_options,

@@ -376,35 +376,8 @@ impl Memory {
         }
     }
 
-    /// A part of it as an element, and where that can be posted; `None` if the part is too long for
-    /// one, or out of bounds.
-    fn part(&mut self, range: Range<usize>) -> Option<(Sge, PdTag)> {
-        let (part, pd) = match self {
-            Self::Block { all, pd, .. } => {
-                let (_, from_start) = all.reborrow().split_at_mut(range.start).ok()?;
-                let (part, _) = from_start.split_at_mut(range.len()).ok()?;
-                (part, *pd)
-            }
-            Self::Region(region) => {
-                let pd = PdTag::of(region.pd());
-                (region.scatter_element(range).ok()?, pd)
-            }
-            Self::Shared(part) => {
-                let (sge, pd) = part.element(range)?;
-                return Some((sge, pd.shared()));
-            }
-            Self::Part(whole, of) => {
-                let start = of.start + range.start;
-                return whole.memory.part_of_shared(start..start + range.len());
-            }
-        };
-        // The backing keeps the memory, does not move its bytes, and does not borrow them while an
-        // operation has the element.
-        Some((part.into_gather().into(), pd))
-    }
-
-    /// The same of memory that [parts](Self::Part) share.
-    fn part_of_shared(&self, range: Range<usize>) -> Option<(Sge, PdTag)> {
+    /// A part of it as an element, and where that can be posted; `None` if the part is too long for one.
+    fn part(&self, range: Range<usize>) -> Option<(Sge, PdTag)> {
         let (addr, lkey, pd) = match self {
             Self::Block { all, pd, .. } => (all.addr(), all.lkey(), *pd),
             Self::Region(region) => {
@@ -415,8 +388,13 @@ impl Memory {
                 let (sge, pd) = part.element(range)?;
                 return Some((sge, pd.shared()));
             }
-            Self::Part(..) => return None,
+            Self::Part(whole, of) => {
+                let start = of.start + range.start;
+                return whole.memory.part(start..start + range.len());
+            }
         };
+        // The backing keeps the memory, does not move its bytes, and does not borrow them while an
+        // operation has the element.
         let len = u32::try_from(range.len()).ok()?;
         Some((Sge::new(addr + range.start as u64, len, lkey), pd))
     }

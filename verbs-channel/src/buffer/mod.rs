@@ -19,6 +19,6 @@ pub(crate) use deregistration::Registered;
 pub(crate) use element::PdTag;
 pub(crate) use notify::Returns;
 pub use owned::OwnedBuffer;
-pub(crate) use owned::{bounds, within};
+pub(crate) use owned::within;
 pub use pool::{BufferPool, PoolBuffer, TakeWhenFree};
 pub use shared::{Shareable, SharedMemory, SharedSlice};

@@ -2,9 +2,10 @@
 
 use std::fmt;
 use std::mem;
-use std::ops::{Bound, Deref, DerefMut, Range, RangeBounds};
+use std::ops::{Deref, DerefMut, Range, RangeBounds};
 use std::sync::Arc;
 
+use verbs_core::__private::indices;
 use verbs_core::memory::Sge;
 use verbs_core::{Error as CoreError, GatherElement, MemoryRegion, ScatterElement};
 
@@ -155,33 +156,17 @@ impl OwnedBuffer {
 /// No memory: as of an empty slice.
 const NOTHING: Sge = Sge::new(1, 0, 0);
 
-/// A range of something with this length, in numbers. It may end past the end of that.
-#[inline]
-pub(crate) fn bounds(range: impl RangeBounds<usize>, len: usize) -> Range<usize> {
-    let start = match range.start_bound() {
-        Bound::Included(start) => *start,
-        Bound::Excluded(before) => before.saturating_add(1),
-        Bound::Unbounded => 0,
-    };
-    let end = match range.end_bound() {
-        Bound::Included(last) => last.saturating_add(1),
-        Bound::Excluded(end) => *end,
-        Bound::Unbounded => len,
-    };
-    start..end
-}
-
 /// A range of a buffer, in numbers.
 pub(crate) fn within(range: impl RangeBounds<usize>, capacity: usize) -> Result<Range<usize>> {
-    let range = bounds(range, capacity);
-    if range.start > range.end || range.end > capacity {
+    let (start, end) = indices(capacity, range);
+    if start > end || end > capacity {
         return Err(Error::Core(CoreError::OutOfBounds {
-            start: range.start as u64,
-            end: range.end as u64,
+            start: start as u64,
+            end: end as u64,
             len: capacity as u64,
         }));
     }
-    Ok(range)
+    Ok(start..end)
 }
 
 impl From<MemoryRegion<Vec<u8>>> for OwnedBuffer {

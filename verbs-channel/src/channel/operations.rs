@@ -3,12 +3,12 @@
 
 use std::ops::RangeBounds;
 
+use verbs_core::__private::indices;
 use verbs_core::error::Rejected;
 use verbs_core::verbs_sys::ibv_send_wr;
 use verbs_core::work_request::{ChainRequest, RequestChain};
 use verbs_core::{RemoteMemoryRegion, WorkSuccess};
 
-use crate::buffer::bounds;
 use crate::channel::scope::{self, PollingScope};
 use crate::channel::{Channel, Hold};
 use crate::engine::Ticket;
@@ -342,9 +342,12 @@ impl<H: Hold> Channel<H> {
         &mut self,
         list: L,
     ) -> Result<Ticket, Rejected<L, RejectReason>> {
-        let (poller, at) = self.parts();
         // SAFETY: the caller promises to keep the memory until the result has been taken.
-        unsafe { poller.engine.post_receive_unpolled_at(at, list) }
+        let posted = unsafe { self.post_unpolled(Incoming::receive(list)) };
+        posted.map_err(|rejected| {
+            let (reason, request) = rejected.into_parts();
+            Rejected::new(reason, request.into_list())
+        })
     }
 
     /// Posts requests of a chain that was built once, and whose buffers the caller manages: all of them
@@ -376,9 +379,9 @@ impl<H: Hold> Channel<H> {
         chain: &mut RequestChain<R>,
         range: impl RangeBounds<usize>,
     ) -> Result<Ticket, RejectReason> {
-        let part = bounds(range, chain.len());
+        let (start, end) = indices(chain.len(), range);
         let (poller, at) = self.parts();
         // SAFETY: the caller promises to keep the memory until the result has been taken.
-        unsafe { poller.engine.post_chain_at(at, chain, part) }
+        unsafe { poller.engine.post_chain_at(at, chain, start..end) }
     }
 }

@@ -212,9 +212,7 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
         &'scope self,
         request: W,
     ) -> Result<ScopedPendingWork<'scope, 'env, W::List>, RejectReason> {
-        let (mut list, op) = request.into_parts();
-        let id = self.submit(&mut list, op)?;
-        Ok(ScopedPendingWork::new(self, id, list))
+        self.try_lend(request).map_err(Rejected::into_error)
     }
 
     /// [`lend`](Self::lend) that hands the request back if it is rejected.
@@ -228,12 +226,12 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
     #[doc(alias = "ibv_post_send")]
     pub fn try_lend<W: Request + 'scope>(
         &'scope self,
-        request: W,
+        mut request: W,
     ) -> Result<ScopedPendingWork<'scope, 'env, W::List>, Rejected<W, RejectReason>> {
-        let (mut list, op) = request.into_parts();
-        match self.submit(&mut list, op) {
-            Ok(id) => Ok(ScopedPendingWork::new(self, id, list)),
-            Err(reason) => Err(Rejected::new(reason, W::from_parts(list, op))),
+        let (list, op) = request.parts();
+        match self.submit(list, *op) {
+            Ok(id) => Ok(ScopedPendingWork::new(self, id, request.into_parts().0)),
+            Err(reason) => Err(Rejected::new(reason, request)),
         }
     }
 

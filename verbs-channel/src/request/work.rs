@@ -30,11 +30,9 @@ pub(crate) mod sealed {
         /// struct would be written to memory and read back.
         fn into_parts(self) -> (Self::List, Op);
 
-        fn from_parts(list: Self::List, op: Op) -> Self;
-
         fn timeout(&self) -> Option<Duration>;
 
-        /// As `into_parts`, for a batch, whose requests stay in place.
+        /// As `into_parts`, of a request that stays in place: in a batch, or to be handed back.
         fn parts(&mut self) -> (&mut Self::List, &Op);
     }
 }
@@ -258,15 +256,6 @@ macro_rules! parts {
             #[inline(always)]
             fn into_parts(self) -> (L, Op) {
                 (self.list, self.op)
-            }
-
-            #[inline(always)]
-            fn from_parts(list: L, op: Op) -> Self {
-                Self {
-                    list,
-                    op,
-                    timeout: None,
-                }
             }
 
             #[inline(always)]

@@ -33,7 +33,7 @@ mod element;
 mod external;
 mod huge_pages;
 mod list;
-mod range;
+pub(crate) mod range;
 mod raw;
 mod remote;
 mod shared_element;

@@ -21,7 +21,7 @@ fn bounds(len: u64, range: impl RangeBounds<u64>) -> (u64, u64) {
 
 /// The same of items in memory.
 #[inline]
-pub(crate) fn indices(len: usize, range: impl RangeBounds<usize>) -> (usize, usize) {
+pub fn indices(len: usize, range: impl RangeBounds<usize>) -> (usize, usize) {
     let wide = |at: &usize| *at as u64;
     let range = (range.start_bound().map(wide), range.end_bound().map(wide));
     let (start, end) = bounds(len as u64, range);

@@ -5,7 +5,7 @@ use verbs_core::error::Rejected;
 
 use crate::engine::{BufferOwner, Engine, Ticket};
 use crate::error::{DownReason, RejectReason};
-use crate::request::{List, Op, Request, ScatterList};
+use crate::request::Request;
 
 impl Engine {
     /// # Safety
@@ -14,39 +14,14 @@ impl Engine {
     pub(crate) unsafe fn post_unpolled_at<W: Request>(
         &mut self,
         at: u32,
-        request: W,
+        mut request: W,
     ) -> Result<Ticket, Rejected<W, RejectReason>> {
-        let (mut list, op) = request.into_parts();
+        let (list, op) = request.parts();
         // SAFETY: the caller promises that the buffers stay until the operation has ended.
-        let posted = unsafe { self.post_list_unpolled(at, &mut list, op) };
-        posted.map_err(|reason| Rejected::new(reason, W::from_parts(list, op)))
-    }
-
-    /// # Safety
-    ///
-    /// As for [`Channel::post_unpolled`](crate::Channel::post_unpolled).
-    pub(crate) unsafe fn post_receive_unpolled_at<L: ScatterList>(
-        &mut self,
-        at: u32,
-        mut list: L,
-    ) -> Result<Ticket, Rejected<L, RejectReason>> {
-        // SAFETY: the caller promises that the buffers stay until the operation has ended.
-        let posted = unsafe { self.post_list_unpolled(at, &mut list, Op::RECEIVE) };
-        posted.map_err(|reason| Rejected::new(reason, list))
-    }
-
-    /// # Safety
-    ///
-    /// As for [`Channel::post_unpolled`](crate::Channel::post_unpolled).
-    unsafe fn post_list_unpolled<L: List>(
-        &mut self,
-        at: u32,
-        list: &mut L,
-        op: Op,
-    ) -> Result<Ticket, RejectReason> {
-        // SAFETY: the caller promises that the buffers stay until the operation has ended.
-        let posted = unsafe { self.post_list(at, BufferOwner::Caller, list, op) };
-        posted.or_else(|reason| self.end_half_unpolled(at, reason).ok_or(reason))
+        let posted = unsafe { self.post_list(at, BufferOwner::Caller, list, *op) };
+        posted
+            .or_else(|reason| self.end_half_unpolled(at, reason).ok_or(reason))
+            .map_err(|reason| Rejected::new(reason, request))
     }
 
     /// Ends an operation of which the device may have a part, and whose buffers the caller keeps:
