@@ -6,10 +6,10 @@ use std::sync::Arc;
 use verbs_core::Error;
 use verbs_core::datagram::DatagramQueuePair;
 use verbs_core::path::{AddressHandle, DatagramEndpoint};
+#[cfg(feature = "rdmacm")]
+use verbs_core::rdmacm::MulticastGroup;
 
 use super::handles::Handles;
-#[cfg(feature = "rdmacm")]
-use super::multicast::Membership;
 use crate::buffer::OwnedBuffer;
 use crate::engine::Leak;
 use crate::panics::log_error;
@@ -36,6 +36,15 @@ pub(super) struct Outgoing {
     pub(super) buffer: OwnedBuffer,
     pub(super) handle: Arc<AddressHandle>,
     pub(super) peer: DatagramEndpoint,
+}
+
+/// A membership in the group that `endpoint` stands for.
+#[cfg(feature = "rdmacm")]
+#[derive(Debug)]
+pub(super) struct Membership {
+    pub(super) number: u64,
+    pub(super) endpoint: DatagramEndpoint,
+    pub(super) group: MulticastGroup,
 }
 
 /// Resources released when the queue pair is destroyed, and not before.

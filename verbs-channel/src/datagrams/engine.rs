@@ -16,12 +16,12 @@ use verbs_core::{
     CompletionQueue, PollSlot, ProtectionDomain, ReceiveWorkRequest, WorkCompletion, WorkError,
 };
 
+#[cfg(feature = "rdmacm")]
+use super::close::Membership;
 use super::close::{DatagramEnding, Held, Outgoing};
 use super::datagram::Datagram;
 use super::failure::DatagramFailure;
 use super::handles::Handles;
-#[cfg(feature = "rdmacm")]
-use super::multicast::Membership;
 use super::slots::Slots;
 use crate::buffer::{BufferPool, OwnedBuffer, PdTag};
 use crate::error::{DownReason, Error, Queue, RejectReason, Result};

@@ -8,6 +8,7 @@ use verbs_core::error::Rejected;
 use verbs_core::path::DatagramEndpoint;
 use verbs_core::rdmacm::MulticastGroup;
 
+use super::close::Membership;
 use super::engine::DatagramEngine;
 use crate::error::{Error, Result};
 
@@ -19,14 +20,6 @@ use crate::error::{Error, Result};
 #[derive(Clone, Debug)]
 pub struct Memberships {
     qp: Arc<DatagramQueuePair>,
-}
-
-/// A membership in the group that `endpoint` stands for.
-#[derive(Debug)]
-pub(super) struct Membership {
-    number: u64,
-    endpoint: DatagramEndpoint,
-    pub(super) group: MulticastGroup,
 }
 
 impl Memberships {

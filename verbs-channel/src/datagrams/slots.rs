@@ -51,7 +51,10 @@ impl<T> Slots<T> {
 
     /// Takes it out; `None` if nothing of this number is there.
     pub(super) fn take(&mut self, wr_id: u64) -> Option<T> {
-        let index = self.index(wr_id)?;
+        self.take_at(self.index(wr_id)?)
+    }
+
+    fn take_at(&mut self, index: usize) -> Option<T> {
         let slot = self.slots.get_mut(index)?;
         let held = slot.held.take()?;
         slot.generation = slot.generation.wrapping_add(1);
@@ -61,14 +64,8 @@ impl<T> Slots<T> {
 
     /// Takes all out.
     pub(super) fn take_all(&mut self) -> Vec<T> {
-        let all: Vec<u64> = (0_u64..)
-            .zip(&self.slots)
-            .filter(|(_, slot)| slot.held.is_some())
-            .map(|(index, slot)| u64::from(slot.generation) << GENERATION | self.kind | index)
-            .collect();
-        all.into_iter()
-            .filter_map(|wr_id| self.take(wr_id))
-            .collect()
+        let all = 0..self.slots.len();
+        all.filter_map(|index| self.take_at(index)).collect()
     }
 
     /// The place of an operation among what [`take_all`](Self::take_all) returns.
