@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use verbs_core::error::ErrorChain;
 use verbs_core::memory::MwBindInfo;
-use verbs_core::{AccessFlags, Error as CoreError};
+use verbs_core::{AccessFlags, Error as CoreError, ProtectionDomain, RemoteMemoryRegion};
 
 use super::wake::wake;
 use crate::error::{Error, Result};
@@ -31,6 +31,11 @@ pub struct Deregistration {
 /// A region of shared memory, which can be lent, and is deregistered with the memory.
 #[expect(unnameable_types, reason = "is of a sealed trait")]
 pub trait Registered: Any + Send + Sync {
+    /// How peers address it, and its key.
+    fn memory(&self) -> (RemoteMemoryRegion, u32);
+
+    fn pd(&self) -> &ProtectionDomain;
+
     /// Deregisters it. The value that kept the memory is dropped, or leaked after an error.
     fn dereg(self: Arc<Self>) -> Result<(), CoreError>;
 

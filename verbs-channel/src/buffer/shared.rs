@@ -83,25 +83,13 @@ pub struct SharedSlice {
 }
 
 /// A region that can be of a [`SharedMemory`]: [`SharedRegion`], [`RawRegion`] or [`DmabufRegion`].
-pub trait Shareable: sealed::Shareable {}
+pub trait Shareable: Registered {}
 
-impl<R: sealed::Shareable> Shareable for R {}
-
-mod sealed {
-    use verbs_core::{ProtectionDomain, RemoteMemoryRegion};
-
-    #[expect(unnameable_types, reason = "seals `Shareable`")]
-    pub trait Shareable: super::Registered {
-        /// How peers address it, and its key.
-        fn memory(&self) -> (RemoteMemoryRegion, u32);
-
-        fn pd(&self) -> &ProtectionDomain;
-    }
-}
+impl<R: Registered> Shareable for R {}
 
 macro_rules! shareable {
     ($([$($bounds:tt)*] $region:ty, $start:expr;)*) => {$(
-        impl<$($bounds)*> sealed::Shareable for $region {
+        impl<$($bounds)*> Registered for $region {
             fn memory(&self) -> (RemoteMemoryRegion, u32) {
                 (self.remote(), self.lkey())
             }
@@ -109,9 +97,7 @@ macro_rules! shareable {
             fn pd(&self) -> &ProtectionDomain {
                 self.pd()
             }
-        }
 
-        impl<$($bounds)*> Registered for $region {
             fn dereg(self: Arc<Self>) -> Result<(), CoreError> {
                 // If it is not the last, a registration of the same bytes keeps it that could not be ended.
                 let object = "a region whose bytes the device may reach by another registration";

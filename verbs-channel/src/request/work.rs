@@ -85,15 +85,6 @@ impl<L> Outgoing<L> {
         Self::new(list, Kind::Write(remote))
     }
 
-    #[inline]
-    const fn new(list: L, kind: Kind) -> Self {
-        Self {
-            list,
-            op: Op::new(kind),
-            timeout: None,
-        }
-    }
-
     /// Adds 32 bits of immediate data. With them a write, too, completes a receive of the peer.
     #[inline]
     #[doc(alias = "imm_data")]
@@ -133,14 +124,6 @@ impl<L> Outgoing<L> {
         self
     }
 
-    /// The device starts the request only after earlier reads and atomics of the channel are done.
-    #[inline]
-    #[doc(alias = "IBV_SEND_FENCE")]
-    pub const fn fence(mut self) -> Self {
-        self.op = self.op.with_flag(IBV_SEND_FENCE.0);
-        self
-    }
-
     /// The message causes an event at the peer, even if the peer's completion queue is armed for
     /// solicited completions only. A write needs [`immediate`](Self::immediate) too.
     #[inline]
@@ -148,21 +131,6 @@ impl<L> Outgoing<L> {
     pub const fn solicited(mut self) -> Self {
         self.op = self.op.with_flag(IBV_SEND_SOLICITED.0);
         self
-    }
-
-    /// How long [`Channel::run`](crate::Channel::run) and [`run_batch`](crate::Channel::run_batch) wait before the channel
-    /// is aborted, instead of the channel's [`timeout`](crate::ChannelConfig::timeout). All other calls ignore it: they return a handle or a ticket, whose
-    /// waits have their own.
-    #[inline]
-    pub const fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = Some(timeout);
-        self
-    }
-
-    /// Converts into the elements or the buffer, for example of a request that was rejected.
-    #[must_use]
-    pub fn into_list(self) -> L {
-        self.list
     }
 }
 
@@ -214,42 +182,45 @@ impl<L> Incoming<L> {
     pub const fn fetch_and_add(list: L, remote: RemoteMemoryRegion, add: u64) -> Self {
         Self::new(list, Kind::FetchAndAdd(remote, add))
     }
-
-    #[inline]
-    const fn new(list: L, kind: Kind) -> Self {
-        Self {
-            list,
-            op: Op::new(kind),
-            timeout: None,
-        }
-    }
-
-    /// The device starts the request only after earlier reads and atomics of the channel are done.
-    #[inline]
-    #[doc(alias = "IBV_SEND_FENCE")]
-    pub const fn fence(mut self) -> Self {
-        self.op = self.op.with_flag(IBV_SEND_FENCE.0);
-        self
-    }
-
-    /// How long [`Channel::run`](crate::Channel::run) and [`run_batch`](crate::Channel::run_batch) wait before the channel
-    /// is aborted, instead of the channel's [`timeout`](crate::ChannelConfig::timeout). All other calls ignore it: they return a handle or a ticket, whose
-    /// waits have their own.
-    #[inline]
-    pub const fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = Some(timeout);
-        self
-    }
-
-    /// Converts into the elements or the buffer, for example of a request that was rejected.
-    #[must_use]
-    pub fn into_list(self) -> L {
-        self.list
-    }
 }
 
-macro_rules! parts {
+/// What both kinds of requests have.
+macro_rules! both {
     ($request:ident of $list:ident) => {
+        impl<L> $request<L> {
+            #[inline]
+            const fn new(list: L, kind: Kind) -> Self {
+                Self {
+                    list,
+                    op: Op::new(kind),
+                    timeout: None,
+                }
+            }
+
+            /// The device starts the request only after earlier reads and atomics of the channel are done.
+            #[inline]
+            #[doc(alias = "IBV_SEND_FENCE")]
+            pub const fn fence(mut self) -> Self {
+                self.op = self.op.with_flag(IBV_SEND_FENCE.0);
+                self
+            }
+
+            /// How long [`Channel::run`](crate::Channel::run) and [`run_batch`](crate::Channel::run_batch) wait before the channel
+            /// is aborted, instead of the channel's [`timeout`](crate::ChannelConfig::timeout). All other calls ignore it: they return a handle or a ticket, whose
+            /// waits have their own.
+            #[inline]
+            pub const fn timeout(mut self, timeout: Duration) -> Self {
+                self.timeout = Some(timeout);
+                self
+            }
+
+            /// Converts into the elements or the buffer, for example of a request that was rejected.
+            #[must_use]
+            pub fn into_list(self) -> L {
+                self.list
+            }
+        }
+
         impl<L: $list> sealed::Sealed for $request<L> {
             type List = L;
 
@@ -271,5 +242,5 @@ macro_rules! parts {
     };
 }
 
-parts!(Outgoing of GatherList);
-parts!(Incoming of ScatterList);
+both!(Outgoing of GatherList);
+both!(Incoming of ScatterList);
