@@ -312,20 +312,15 @@ impl Engine {
         if missing >= CHAIN || is_low && missing > 0 {
             let _posted = self.refill_once();
         }
-        let (arrived, buffer) = taken?;
-        Some(match arrived {
-            Arrived::Message {
-                channel, success, ..
-            } => Message {
-                channel,
-                result: TransportError::check_message(&success, &buffer).map(|()| success),
-                buffer,
-            },
-            Arrived::End { channel, reason } => Message {
-                channel,
-                result: Err(TransportError::Aborted(reason)),
-                buffer,
-            },
+        let (Arrived { channel, result }, buffer) = taken?;
+        let result = match result {
+            Ok((_, success)) => TransportError::check_message(&success, &buffer).map(|()| success),
+            Err(reason) => Err(TransportError::Aborted(reason)),
+        };
+        Some(Message {
+            channel,
+            result,
+            buffer,
         })
     }
 
@@ -345,7 +340,8 @@ impl Engine {
             {
                 member.is_end_reported = true;
                 let channel = member.id;
-                shared.arrived.push_back(Arrived::End { channel, reason });
+                let result = Err(reason);
+                shared.arrived.push_back(Arrived { channel, result });
             }
         }
     }
@@ -378,14 +374,16 @@ impl Engine {
             return Ok(());
         };
         let qp_num = qp.qp_num();
-        let is_drained = matches!(&self.shared, Some(shared) if shared.is_drained);
-        let polled = match is_drained {
-            true => self.poll_all(),
-            false => {
-                // It fails only if the device does.
-                let _in_error = qp.to_error();
-                self.drain_shared(qp_num)
-            }
+        let polled = if self
+            .shared
+            .as_deref()
+            .is_some_and(|shared| shared.is_drained)
+        {
+            self.poll_all()
+        } else {
+            // It fails only if the device does.
+            let _in_error = qp.to_error();
+            self.drain_shared(qp_num)
         };
         if let Some(shared) = self.shared.as_deref_mut() {
             shared.has_ends = true;

@@ -85,18 +85,10 @@ struct Place {
 
 /// An arrival, which the group takes in order.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Arrived {
-    /// A message, in the block at this place.
-    Message {
-        place: u32,
-        channel: ChannelId,
-        success: WorkSuccess,
-    },
-    /// A channel has gone down.
-    End {
-        channel: ChannelId,
-        reason: DownReason,
-    },
+pub(super) struct Arrived {
+    pub(super) channel: ChannelId,
+    /// A message, in the block at this place; or why the channel has gone down.
+    pub(super) result: Result<(u32, WorkSuccess), DownReason>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -155,13 +147,9 @@ impl Shared {
         self.channels.insert(qp_num, channel);
         let arrived = &mut self.arrived;
         self.early.retain(|early| {
-            let Early { place, success, .. } = *early;
             if early.qp_num == qp_num {
-                arrived.push_back(Arrived::Message {
-                    place,
-                    channel,
-                    success,
-                });
+                let result = Ok((early.place, early.success));
+                arrived.push_back(Arrived { channel, result });
             }
             early.qp_num != qp_num
         });
@@ -191,11 +179,10 @@ impl Shared {
         let qp_num = completion.qp_num();
         let channel = self.channels.get(&qp_num).copied();
         match (completion.result(), channel) {
-            (Ok(success), Some(channel)) => self.arrived.push_back(Arrived::Message {
-                place,
-                channel,
-                success,
-            }),
+            (Ok(success), Some(channel)) => {
+                let result = Ok((place, success));
+                self.arrived.push_back(Arrived { channel, result });
+            }
             (Ok(success), None) if self.queue.is_claimed(qp_num) => {
                 self.early.push(Early {
                     qp_num,
@@ -218,10 +205,10 @@ impl Shared {
         None
     }
 
-    /// The oldest that has arrived, and its block if it is a message.
+    /// The oldest that has arrived, and its block if it is a message with bytes.
     pub(super) fn take(&mut self) -> Option<(Arrived, OwnedBuffer)> {
         let arrived = self.arrived.pop_front()?;
-        let Arrived::Message { place, success, .. } = arrived else {
+        let Ok((place, success)) = arrived.result else {
             return Some((arrived, OwnedBuffer::empty()));
         };
         // Nothing was written to the block by a write with immediate: it is posted again.
