@@ -1,4 +1,5 @@
 //! Operations: futures of requests that were posted or queued.
+#![expect(private_interfaces, reason = "`Payload` is sealed")]
 
 use std::fmt;
 use std::future::Future;
@@ -12,7 +13,7 @@ use verbs_channel::request::OwnedChain;
 use verbs_channel::verbs_core::WorkSuccess;
 use verbs_channel::{OwnedBuffer, OwnedRequest, Ticket, TransportError};
 
-use crate::driver::Submission;
+use crate::driver::{self, Submission};
 use crate::engine::SharedEngine;
 use crate::task::coop;
 
@@ -61,64 +62,63 @@ impl Payload for OwnedChain {}
 mod sealed {
     use std::task::Poll;
 
-    use verbs_channel::Ticket;
     use verbs_channel::engine::Engine;
+    use verbs_channel::{Ticket, TransportError};
 
     use crate::driver;
 
     #[expect(unnameable_types, reason = "seals `Payload`")]
-    #[expect(private_bounds, reason = "the crate's alone")]
     pub trait Payload: Sized {
-        /// The result, and what was given.
-        type Outcome: From<driver::Outcome>;
-
-        /// The result alone.
-        type Result;
+        /// What a success has.
+        type Success;
 
         /// Takes the outcome if the operation has completed. Polls once at most. It may be pending for any
         /// operation, whose outcome is then taken by [`Driver::wait`](driver::Driver::wait).
-        fn poll(engine: &mut Engine, ticket: Ticket) -> Poll<Self::Outcome> {
+        fn poll(
+            engine: &mut Engine,
+            ticket: Ticket,
+        ) -> Poll<(Result<Self::Success, TransportError>, Self)> {
             let outcome = driver::Outcome::poll(engine, ticket);
-            outcome.map_or(Poll::Pending, |outcome| Poll::Ready(outcome.into()))
+            outcome.map_or(Poll::Pending, |outcome| Poll::Ready(Self::of(outcome)))
         }
 
-        /// Drops what was given.
-        fn result(outcome: Self::Outcome) -> Self::Result;
+        /// The result, and what was given.
+        fn of(outcome: driver::Outcome) -> (Result<Self::Success, TransportError>, Self);
     }
 }
 
 impl sealed::Payload for OwnedBuffer {
-    type Outcome = (Result<WorkSuccess, TransportError>, Self);
-    type Result = Result<WorkSuccess, TransportError>;
+    type Success = WorkSuccess;
 
     #[inline(always)]
-    fn poll(engine: &mut Engine, ticket: Ticket) -> Poll<Self::Outcome> {
+    fn poll(
+        engine: &mut Engine,
+        ticket: Ticket,
+    ) -> Poll<(Result<WorkSuccess, TransportError>, Self)> {
         match engine.poll_success(ticket) {
             Some((success, buffer)) => Poll::Ready((Ok(*success), buffer)),
             None => Poll::Pending,
         }
     }
 
-    fn result((result, _buffer): Self::Outcome) -> Self::Result {
-        result
+    fn of(outcome: driver::Outcome) -> (Result<WorkSuccess, TransportError>, Self) {
+        (outcome.result, outcome.buffer)
     }
 }
 
 impl sealed::Payload for Vec<OwnedRequest> {
-    type Outcome = (Result<(), TransportError>, Self);
-    type Result = Result<(), TransportError>;
+    type Success = ();
 
-    fn result((result, _requests): Self::Outcome) -> Self::Result {
-        result
+    fn of(outcome: driver::Outcome) -> (Result<(), TransportError>, Self) {
+        (outcome.result.map(drop), outcome.batch)
     }
 }
 
 impl sealed::Payload for OwnedChain {
-    type Outcome = (Result<(), TransportError>, Self);
-    type Result = Result<(), TransportError>;
+    type Success = ();
 
-    fn result((result, _chain): Self::Outcome) -> Self::Result {
-        result
+    fn of(outcome: driver::Outcome) -> (Result<(), TransportError>, Self) {
+        (outcome.result.map(drop), outcome.chain.unwrap_or_default())
     }
 }
 
@@ -155,14 +155,20 @@ impl<T: Payload> Operation<T> {
     }
 
     /// Polls for a stream, which does its own counting for cooperative scheduling.
-    pub(crate) fn poll_uncounted(&mut self, cx: &mut Context<'_>) -> Poll<T::Outcome> {
+    pub(crate) fn poll_uncounted(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<(Result<T::Success, TransportError>, T)> {
         self.poll_outcome::<false>(cx)
     }
 
     /// Polls, and counts the poll for cooperative scheduling if `IS_COUNTED`.
     // One function: an outcome that passes through two functions is copied twice.
     #[inline(always)]
-    fn poll_outcome<const IS_COUNTED: bool>(&mut self, cx: &mut Context<'_>) -> Poll<T::Outcome> {
+    fn poll_outcome<const IS_COUNTED: bool>(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<(Result<T::Success, TransportError>, T)> {
         if IS_COUNTED && self.shared.must_yield(cx) {
             return Poll::Pending;
         }
@@ -192,7 +198,7 @@ impl<T: Payload> Operation<T> {
     fn poll_slowly<const IS_COUNTED: bool>(
         &mut self,
         cx: &mut Context<'_>,
-        output: &mut Poll<T::Outcome>,
+        output: &mut Poll<(Result<T::Success, TransportError>, T)>,
     ) {
         let Some(at) = self.at else {
             return;
@@ -204,7 +210,7 @@ impl<T: Payload> Operation<T> {
         if IS_COUNTED {
             coop::count_ready(cx);
         }
-        *output = Poll::Ready(outcome.into());
+        *output = Poll::Ready(T::of(outcome));
     }
 }
 
@@ -231,7 +237,7 @@ impl<T: Payload> Future for Operation<T> {
     ///
     /// If the driver fails to destroy a queue pair, the device may still access its buffers. Then
     /// the returned buffer is empty with a capacity of 0, or the batch or chain is empty.
-    type Output = T::Outcome;
+    type Output = (Result<T::Success, TransportError>, T);
 
     #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -241,10 +247,11 @@ impl<T: Payload> Future for Operation<T> {
 
 impl<T: Payload> Future for OperationResult<T> {
     /// `Result<WorkSuccess, TransportError>`, or `Result<(), TransportError>` for a batch or a chain.
-    type Output = T::Result;
+    type Output = Result<T::Success, TransportError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        Pin::new(&mut self.operation).poll(cx).map(T::result)
+        let outcome = Pin::new(&mut self.operation).poll(cx);
+        outcome.map(|(result, _given)| result)
     }
 }
 

@@ -327,15 +327,10 @@ impl AsyncChannel {
 impl RoomWait<'_> {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let AsyncChannel { at, backlog, .. } = *self.channel;
-        if self.channel.shared.must_yield(cx) {
-            return Poll::Pending;
-        }
         let driver = self.channel.driver();
-        let polled = driver.poll_room(at, self.queue, backlog, &mut self.key, cx);
-        if polled.is_ready() {
-            coop::count_ready(cx);
-        }
-        polled
+        coop::poll(self.channel.shared.must_yield(cx), cx, || {
+            driver.poll_room(at, self.queue, backlog, &mut self.key, cx)
+        })
     }
 }
 

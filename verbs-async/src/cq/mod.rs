@@ -186,13 +186,10 @@ impl AsyncCq {
 impl SharedCq {
     fn poll_any(
         self: &Arc<Self>,
-        cx: &mut Context<'_>,
+        cx: &Context<'_>,
         registration: &mut Option<Registration>,
         slots: &mut [PollSlot],
     ) -> Poll<Result<usize>> {
-        if coop::must_yield(cx) {
-            return Poll::Pending;
-        }
         if let Some(here) = registration
             && !Arc::ptr_eq(&here.shared, self)
         {
@@ -200,22 +197,24 @@ impl SharedCq {
             // before this one's is taken.
             *registration = None;
         }
-        let polled = self.state.poll(cx, |state, waker| {
-            if state.kept.is_empty() {
-                state.drive(|state| !state.kept.is_empty());
-            }
-            let found = state.take_kept(slots);
-            match &state.failed {
-                _ if found > 0 || slots.is_empty() => (Poll::Ready(Ok(found)), [Some(waker)]),
-                Some(failure) => (Poll::Ready(Err(failure.into())), [Some(waker)]),
-                None => {
-                    let key = self.register(state, registration, || Waiter::Any(None));
-                    (Poll::Pending, [state.set_waker(key, waker)])
+        let poll = || {
+            self.state.poll(cx, |state, waker| {
+                if state.kept.is_empty() {
+                    state.drive(|state| !state.kept.is_empty());
                 }
-            }
-        });
+                let found = state.take_kept(slots);
+                match &state.failed {
+                    _ if found > 0 || slots.is_empty() => (Poll::Ready(Ok(found)), [Some(waker)]),
+                    Some(failure) => (Poll::Ready(Err(failure.into())), [Some(waker)]),
+                    None => {
+                        let key = self.register(state, registration, || Waiter::Any(None));
+                        (Poll::Pending, [state.set_waker(key, waker)])
+                    }
+                }
+            })
+        };
+        let polled = coop::poll(coop::must_yield(cx), cx, poll);
         if polled.is_ready() {
-            coop::count_ready(cx);
             *registration = None;
         }
         polled
@@ -223,30 +222,29 @@ impl SharedCq {
 
     fn poll_one(
         self: &Arc<Self>,
-        cx: &mut Context<'_>,
+        cx: &Context<'_>,
         wr_id: u64,
         registration: &mut Option<Registration>,
     ) -> Poll<Result<WorkCompletion>> {
-        if coop::must_yield(cx) {
-            return Poll::Pending;
-        }
-        let polled = self.state.poll(cx, |state, waker| {
-            let key = self.register(state, registration, || Waiter::One {
-                wr_id,
-                waker: None,
-                found: None,
-            });
-            if !state.has_found(key) {
-                state.drive(|state| state.has_found(key));
-            }
-            match (state.take_found(key), &state.failed) {
-                (Some(found), _) => (Poll::Ready(Ok(found)), [Some(waker)]),
-                (None, Some(failure)) => (Poll::Ready(Err(failure.into())), [Some(waker)]),
-                (None, None) => (Poll::Pending, [state.set_waker(key, waker)]),
-            }
-        });
+        let poll = || {
+            self.state.poll(cx, |state, waker| {
+                let key = self.register(state, registration, || Waiter::One {
+                    wr_id,
+                    waker: None,
+                    found: None,
+                });
+                if !state.has_found(key) {
+                    state.drive(|state| state.has_found(key));
+                }
+                match (state.take_found(key), &state.failed) {
+                    (Some(found), _) => (Poll::Ready(Ok(found)), [Some(waker)]),
+                    (None, Some(failure)) => (Poll::Ready(Err(failure.into())), [Some(waker)]),
+                    (None, None) => (Poll::Pending, [state.set_waker(key, waker)]),
+                }
+            })
+        };
+        let polled = coop::poll(coop::must_yield(cx), cx, poll);
         if polled.is_ready() {
-            coop::count_ready(cx);
             *registration = None;
         }
         polled

@@ -228,7 +228,6 @@ impl CqState {
 
 impl Defers for CqState {
     type Garbage = Infallible;
-    type Ending = Infallible;
 
     fn deferred(&mut self) -> &mut Deferred<Infallible> {
         &mut self.deferred

@@ -333,14 +333,8 @@ impl AsyncDatagrams {
             key: None,
         };
         future::poll_fn(move |cx| {
-            if coop::must_yield(cx) {
-                return Poll::Pending;
-            }
-            let polled = waiter.poll(cx, &mut ready);
-            if polled.is_ready() {
-                coop::count_ready(cx);
-            }
-            polled
+            let must_yield = coop::must_yield(cx);
+            coop::poll(must_yield, cx, || waiter.poll(cx, &mut ready))
         })
     }
 }
@@ -385,7 +379,7 @@ struct Waiter {
 impl Waiter {
     fn poll<T>(
         &mut self,
-        cx: &mut Context<'_>,
+        cx: &Context<'_>,
         ready: &mut impl FnMut(&mut State) -> Option<T>,
     ) -> Poll<T> {
         self.shared.state.poll(cx, |state, waker| {

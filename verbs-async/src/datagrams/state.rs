@@ -64,7 +64,7 @@ pub(super) struct State {
     /// The queue was not empty when it was polled last. Whoever unlocks goes on, and a helper thread after that.
     is_behind: bool,
     /// The queue pair that has ended, until it is destroyed without the lock.
-    ending: Option<EndOnDrop>,
+    ending: Option<DatagramEnding>,
     end: Arc<End>,
     /// Tasks behind those that were woken are woken at a time, unless they come.
     hands_on: bool,
@@ -175,11 +175,8 @@ impl State {
             let line = &mut self.lines[what as usize];
             self.deferred.extend(line.wake(available));
         }
-        if self.ending.is_none()
-            && let Some(ending) = self.engine.take_ending()
-        {
-            let (end, ending) = (Arc::clone(&self.end), Some(ending));
-            self.ending = Some(EndOnDrop { end, ending });
+        if self.ending.is_none() {
+            self.ending = self.engine.take_ending();
         }
         self.hand_on();
     }
@@ -209,21 +206,6 @@ impl State {
 /// How long a task that was woken may take before the next is woken, too.
 const HAND_ON: Duration = Duration::from_millis(10);
 
-/// A queue pair that is to be destroyed: a helper thread does so when this is dropped.
-pub(super) struct EndOnDrop {
-    end: Arc<End>,
-    // `None` once it was handed to the thread.
-    ending: Option<DatagramEnding>,
-}
-
-impl Drop for EndOnDrop {
-    fn drop(&mut self) {
-        if let Some(ending) = self.ending.take() {
-            self.end.destroy(ending);
-        }
-    }
-}
-
 impl Shared {
     /// Whether this is the child of a fork: the endpoint is its parent's.
     pub(super) fn is_in_child(&self) -> bool {
@@ -233,7 +215,6 @@ impl Shared {
 
 impl Defers for State {
     type Garbage = OwnedBuffer;
-    type Ending = EndOnDrop;
 
     fn deferred(&mut self) -> &mut Deferred<OwnedBuffer> {
         &mut self.deferred
@@ -256,8 +237,9 @@ impl Defers for State {
         self.settle();
     }
 
-    fn take_ending(&mut self) -> Option<EndOnDrop> {
-        self.ending.take()
+    fn take_ending(&mut self) -> Option<Box<dyn FnOnce() + Send>> {
+        let (end, ending) = (Arc::clone(&self.end), self.ending.take()?);
+        Some(Box::new(move || end.destroy(ending)))
     }
 
     fn owner(&self) -> Option<Arc<dyn Owner>> {
@@ -289,8 +271,7 @@ impl Drop for Shared {
             ..
         } = self.state.get_mut();
         engine.fail(DownReason::Closed);
-        drop(ending.take());
-        if let Some(ending) = engine.take_ending() {
+        for ending in ending.take().into_iter().chain(engine.take_ending()) {
             self.end.destroy(ending);
         }
         retired.extend(engine.take_retired());

@@ -225,7 +225,7 @@ impl Driver {
         queue: Queue,
         backlog: usize,
         key: &mut Option<usize>,
-        cx: &mut Context<'_>,
+        cx: &Context<'_>,
     ) -> Poll<()> {
         self.state.poll(cx, |state, waker| {
             let queued = state.backlog_of(channel.index(), queue);

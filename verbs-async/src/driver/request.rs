@@ -25,10 +25,10 @@ pub(crate) enum Request {
 /// The result, and what was given to the operation.
 #[derive(Debug)]
 pub(crate) struct Outcome {
-    result: Result<WorkSuccess, TransportError>,
-    buffer: OwnedBuffer,
-    batch: Vec<OwnedRequest>,
-    chain: Option<OwnedChain>,
+    pub(crate) result: Result<WorkSuccess, TransportError>,
+    pub(crate) buffer: OwnedBuffer,
+    pub(crate) batch: Vec<OwnedRequest>,
+    pub(crate) chain: Option<OwnedChain>,
 }
 
 /// The result of posting a request.
@@ -181,24 +181,5 @@ impl From<Completed> for Outcome {
             batch: completed.batch.unwrap_or_default(),
             chain: completed.chain,
         }
-    }
-}
-
-impl From<Outcome> for (Result<WorkSuccess, TransportError>, OwnedBuffer) {
-    fn from(outcome: Outcome) -> Self {
-        (outcome.result, outcome.buffer)
-    }
-}
-
-impl From<Outcome> for (Result<(), TransportError>, Vec<OwnedRequest>) {
-    fn from(outcome: Outcome) -> Self {
-        (outcome.result.map(drop), outcome.batch)
-    }
-}
-
-impl From<Outcome> for (Result<(), TransportError>, OwnedChain) {
-    fn from(outcome: Outcome) -> Self {
-        let chain = outcome.chain.unwrap_or_default();
-        (outcome.result.map(drop), chain)
     }
 }

@@ -54,21 +54,6 @@ pub(crate) trait Owner: deferred::Owner {
     fn destroy_elsewhere(self: Arc<Self>, closing: Closing);
 }
 
-/// A queue pair that is to be destroyed: a helper thread does so when this is dropped.
-pub(crate) struct DestroyOnDrop {
-    owner: Weak<dyn Owner>,
-    // `None` once it was handed to the thread.
-    closing: Option<Closing>,
-}
-
-impl Drop for DestroyOnDrop {
-    fn drop(&mut self) {
-        if let (Some(closing), Some(owner)) = (self.closing.take(), self.owner.upgrade()) {
-            owner.destroy_elsewhere(closing);
-        }
-    }
-}
-
 /// Who waits for an operation in flight.
 pub(crate) enum Wait {
     Task(Waker),
@@ -454,7 +439,6 @@ impl DriverState {
 
 impl Defers for DriverState {
     type Garbage = Garbage;
-    type Ending = DestroyOnDrop;
 
     fn deferred(&mut self) -> &mut Deferred<Garbage> {
         &mut self.deferred
@@ -479,12 +463,14 @@ impl Defers for DriverState {
         }
     }
 
-    fn take_ending(&mut self) -> Option<DestroyOnDrop> {
+    fn take_ending(&mut self) -> Option<Box<dyn FnOnce() + Send>> {
         let closing = self.engine.next_closing()?;
-        Some(DestroyOnDrop {
-            owner: Weak::clone(&self.owner),
-            closing: Some(closing),
-        })
+        let owner = Weak::clone(&self.owner);
+        Some(Box::new(move || {
+            if let Some(owner) = owner.upgrade() {
+                owner.destroy_elsewhere(closing);
+            }
+        }))
     }
 
     fn owner(&self) -> Option<Arc<dyn deferred::Owner>> {

@@ -254,19 +254,15 @@ impl<B: Block> Machine<B> {
         if is_all_sent && self.fin_requested && !self.is_dropped {
             next = next.or_else(|| self.protocol.fin());
         }
-        let (what, block) = (Sent::Other, None);
-        next.map(|imm_data| Send {
-            what,
-            imm_data,
-            block,
-        })
+        next.map(Send::without_data)
     }
 
     fn next_data(&mut self) -> Option<Send<B>> {
         let first = self.unsent.front()?;
         let max_len = self.protocol.max_len()?;
         let is_full = self.unsent.len() > 1 || first.end - first.start >= max_len;
-        let may_join = !is_full && !self.push && self.data_in_flight >= self.lone_sends();
+        let may_join =
+            !is_full && !self.push && self.data_in_flight >= self.max_sends.min(LONE_SENDS);
         if may_join || self.is_split || !self.protocol.may_send_data() {
             return None;
         }
@@ -285,11 +281,6 @@ impl<B: Block> Machine<B> {
             imm_data: self.protocol.data(),
             block: Some(block),
         })
-    }
-
-    /// The number of DATA messages in flight from which on writes are joined.
-    fn lone_sends(&self) -> usize {
-        self.max_sends.min(LONE_SENDS)
     }
 
     /// A message has arrived. Takes back its block.
@@ -316,12 +307,7 @@ impl<B: Block> Machine<B> {
         }
         let imm_data = self.protocol.reset()?;
         self.sends += 1;
-        let (what, block) = (Sent::Other, None);
-        Some(Send {
-            what,
-            imm_data,
-            block,
-        })
+        Some(Send::without_data(imm_data))
     }
 
     /// A message has not arrived, and those after it will not. Its data count as in flight.
@@ -378,6 +364,16 @@ impl<B: Block> Machine<B> {
     /// The halves whose tasks may wait for something that happened since the last call.
     pub(super) fn take_changed(&mut self) -> Halves {
         mem::take(&mut self.changed)
+    }
+}
+
+impl<B> Send<B> {
+    const fn without_data(imm_data: u32) -> Self {
+        Self {
+            what: Sent::Other,
+            imm_data,
+            block: None,
+        }
     }
 }
 

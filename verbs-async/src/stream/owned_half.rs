@@ -117,7 +117,7 @@ impl ReadSide {
 
     /// Waits until there is something to read. `false` at the end of the data.
     pub(super) fn poll_readable(&mut self, cx: &Context<'_>) -> Poll<io::Result<bool>> {
-        poll_counted(self.shared.must_yield(cx), cx, || {
+        coop::poll(self.shared.must_yield(cx), cx, || {
             if !self.unread().is_empty() {
                 return Poll::Ready(Ok(true));
             }
@@ -167,19 +167,19 @@ impl WriteSide {
         cx: &Context<'_>,
         fill: impl FnOnce(&mut [u8]) -> usize,
     ) -> Poll<io::Result<usize>> {
-        poll_counted(self.shared.must_yield(cx), cx, || {
+        coop::poll(self.shared.must_yield(cx), cx, || {
             (self.shared).poll(Half::Write, cx, |state| state.poll_write(fill))
         })
     }
 
     pub(super) fn poll_flush(&self, cx: &Context<'_>) -> Poll<io::Result<()>> {
-        poll_counted(self.shared.must_yield(cx), cx, || {
+        coop::poll(self.shared.must_yield(cx), cx, || {
             (self.shared).poll(Half::Write, cx, StreamState::poll_flush)
         })
     }
 
     pub(super) fn poll_end(&self, cx: &Context<'_>) -> Poll<io::Result<()>> {
-        poll_counted(self.shared.must_yield(cx), cx, || {
+        coop::poll(self.shared.must_yield(cx), cx, || {
             (self.shared).poll(Half::Write, cx, StreamState::poll_end)
         })
     }
@@ -205,18 +205,6 @@ impl Drop for WriteSide {
         }
         self.shared.drop_half(Half::Write, false);
     }
-}
-
-/// Polls, unless other tasks have to run first: see `coop`.
-fn poll_counted<T>(must_yield: bool, cx: &Context<'_>, poll: impl FnOnce() -> Poll<T>) -> Poll<T> {
-    if must_yield {
-        return Poll::Pending;
-    }
-    let polled = poll();
-    if polled.is_ready() {
-        coop::count_ready(cx);
-    }
-    polled
 }
 
 impl fmt::Debug for OwnedReadHalf {

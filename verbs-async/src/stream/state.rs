@@ -69,6 +69,13 @@ impl SharedStream {
         deferred::hold(|| f(&mut self.state.lock()))
     }
 
+    /// The same, and wakes the tasks of the halves for which something has changed.
+    fn run_and_wake<T>(&self, f: impl FnOnce(&mut StreamState) -> T) -> T {
+        let (value, changed) = self.run(|state| (f(state), state.take_changed()));
+        self.tasks.wake(changed);
+        value
+    }
+
     /// Polls for the task of one half.
     pub(super) fn poll<T>(
         &self,
@@ -95,35 +102,28 @@ impl SharedStream {
         waker: Option<&Waker>,
     ) -> Option<Segment> {
         self.tasks.begin_call();
-        let (next, changed) = self.run(|state| (state.next_segment(read), state.take_changed()));
-        self.tasks.wake(changed);
+        let next = self.run_and_wake(|state| state.next_segment(read));
         self.tasks.end_poll(None, waker);
         next
     }
 
     /// Drives the stream without a task's poll.
     pub(super) fn drive(self: &Arc<Self>) {
-        let (changed, remains) = self.run(|state| {
+        let remains = self.run_and_wake(|state| {
             state.drive();
-            (state.take_changed(), state.take_if_over())
+            state.take_if_over()
         });
-        self.tasks.wake(changed);
         self.finish(remains);
     }
 
     /// Drops a half. After the second, the stream lingers if it has something to send.
     pub(super) fn drop_half(self: &Arc<Self>, half: Half, unread: bool) {
         self.tasks.remove(half);
-        let (changed, remains, linger) = self.run(|state| {
+        let (remains, linger) = self.run_and_wake(|state| {
             state.drop_half(half, unread, self.tasks.is_undivided());
             let remains = state.take_if_over();
-            (
-                state.take_changed(),
-                remains,
-                state.is_dropped().then_some(state.linger),
-            )
+            (remains, state.is_dropped().then_some(state.linger))
         });
-        self.tasks.wake(changed);
         self.finish(remains);
         match linger {
             None => {}
@@ -170,11 +170,10 @@ impl SharedStream {
     /// Whether nothing more can be sent.
     pub(super) fn is_down(&self) -> bool {
         self.tasks.begin_call();
-        let (is_down, changed) = self.run(|state| {
+        let is_down = self.run_and_wake(|state| {
             state.drive();
-            (state.is_down(), state.take_changed())
+            state.is_down()
         });
-        self.tasks.wake(changed);
         self.tasks.end_poll(None, None);
         is_down
     }

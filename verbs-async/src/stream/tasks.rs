@@ -72,35 +72,15 @@ impl Tasks {
 
     /// Begins a poll. Its task is woken when something happens from now on.
     pub(super) fn begin_poll(&self, half: Half, waker: &Waker) {
-        if self.register(
-            half,
-            |known| known.is_some_and(|known| known.will_wake(waker)),
-            None,
-        ) {
-            return;
-        }
         // A waker is not cloned or dropped under the lock: that runs foreign code.
         let waker = waker.clone();
-        self.register(half, |_| true, Some(waker));
-    }
-
-    fn register(
-        &self,
-        half: Half,
-        is_known: impl FnOnce(Option<&Waker>) -> bool,
-        mut replace: Option<Waker>,
-    ) -> bool {
         let mut inner = self.inner.lock();
         inner.is_polled = self.is_undivided();
         let slot = &mut inner.slots[half as usize];
         slot.waits = true;
-        if replace.is_some() {
-            std::mem::swap(&mut slot.waker, &mut replace);
-        }
-        let is_known = is_known(slot.waker.as_ref());
+        let replaced = slot.waker.replace(waker);
         drop(inner);
-        wake::drop_guarded(replace);
-        is_known
+        wake::drop_guarded(replaced);
     }
 
     /// Begins a call of a task that does not wait, which lasts until [`end_poll`](Self::end_poll).

@@ -20,7 +20,7 @@
 //! ahead of timers, sockets and the tasks that they wake, which it starves.
 
 use std::cell::Cell;
-use std::task::Context;
+use std::task::{Context, Poll};
 
 use runtime::{must_yield as runtime_must_yield, spend as spend_runtime_budget, yield_to_others};
 
@@ -46,6 +46,22 @@ pub(crate) fn count_ready(cx: &Context<'_>) {
     // A waker that polls in place may have used up the budget meanwhile.
     let left = BUDGET_LEFT.get().saturating_sub(1);
     BUDGET_LEFT.set(if spend_runtime_budget(cx) { left } else { 0 });
+}
+
+/// Polls what a task awaits, unless the task has to yield. A poll that is ready is counted.
+pub(crate) fn poll<T>(
+    must_yield: bool,
+    cx: &Context<'_>,
+    poll: impl FnOnce() -> Poll<T>,
+) -> Poll<T> {
+    if must_yield {
+        return Poll::Pending;
+    }
+    let polled = poll();
+    if polled.is_ready() {
+        count_ready(cx);
+    }
+    polled
 }
 
 /// Whether this poll yields, now that a budget is used up.
@@ -128,7 +144,7 @@ fn toss() -> bool {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
-    use std::task::{Poll, Wake, Waker};
+    use std::task::{Wake, Waker};
 
     use super::*;
 

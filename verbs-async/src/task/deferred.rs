@@ -6,7 +6,7 @@
 //!
 //! *Invariant:* users' code that a thread runs here may come back to this or to another lock. All that is due then is
 //! left to the end of the outermost call on this thread, so nothing recurses, and after some [`TURNS`] to a helper
-//! thread. Only an [`Ending`](Defers::Ending) is not left: the user's code may wait for that.
+//! thread. Only [what ends something](Defers::take_ending) is not left: the user's code may wait for that.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -36,8 +36,6 @@ enum Action {
 pub(crate) trait Defers: Sized {
     /// Values to drop after unlocking.
     type Garbage;
-    /// An object that has ended, such as a queue pair: its drop has a helper thread destroy it.
-    type Ending;
 
     fn deferred(&mut self) -> &mut Deferred<Self::Garbage>;
 
@@ -50,8 +48,8 @@ pub(crate) trait Defers: Sized {
     /// Defers what has become due.
     fn defer_due(&mut self);
 
-    /// Takes something that has ended.
-    fn take_ending(&mut self) -> Option<Self::Ending> {
+    /// Takes the call that has a helper thread destroy an object that has ended, such as a queue pair.
+    fn take_ending(&mut self) -> Option<Box<dyn FnOnce() + Send>> {
         None
     }
 
@@ -297,9 +295,11 @@ fn users_code(f: impl FnOnce()) {
     with_ends(true, f);
 }
 
-/// Drops what has ended. If there is no helper thread for it, that destroys it here, and comes back.
-fn end<T>(ending: T) {
-    with_ends(false, || drop_guarded(ending));
+/// Has what has ended destroyed. If there is no helper thread for it, that is done here, and comes back.
+fn end(ending: Box<dyn FnOnce() + Send>) {
+    with_ends(false, || {
+        let _panicked = panics(ending);
+    });
 }
 
 fn with_ends<T>(may_end: bool, f: impl FnOnce() -> T) -> T {

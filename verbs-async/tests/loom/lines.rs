@@ -24,7 +24,6 @@ struct State {
 
 impl Defers for State {
     type Garbage = Infallible;
-    type Ending = Infallible;
 
     fn deferred(&mut self) -> &mut Deferred<Infallible> {
         &mut self.deferred
