@@ -69,7 +69,7 @@ mod sealed {
 
     #[expect(unnameable_types, reason = "seals `Payload`")]
     pub trait Payload: Sized {
-        /// What a success has.
+        /// The value of a success.
         type Success;
 
         /// Takes the outcome if the operation has completed. Polls once at most. It may be pending for any

@@ -184,7 +184,7 @@ impl<L> Incoming<L> {
     }
 }
 
-/// What both kinds of requests have.
+/// The methods of both kinds of requests.
 macro_rules! both {
     ($request:ident of $list:ident) => {
         impl<L> $request<L> {
