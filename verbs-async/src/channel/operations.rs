@@ -5,7 +5,6 @@ use std::mem;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
 use verbs_channel::engine::{Counters, Engine};
 use verbs_channel::error::{CloseError, Queue};
@@ -18,7 +17,7 @@ use verbs_channel::{
 
 use super::AsyncChannel;
 use super::operation::Operation;
-use crate::driver::{Driver, Request, Submission};
+use crate::driver::{Awaited, Driver, Request, Submission};
 use crate::engine::SharedEngine;
 use crate::error::Result;
 use crate::task::coop;
@@ -27,13 +26,6 @@ use crate::task::sync::Mutex;
 /// Has the queue pair of a channel destroyed when it is dropped.
 struct CloseOnDrop<'a> {
     channel: &'a AsyncChannel,
-}
-
-/// Waits in [`AsyncChannel::ready`] until it is dropped.
-struct RoomWait<'a> {
-    channel: &'a AsyncChannel,
-    queue: Queue,
-    key: Option<usize>,
 }
 
 impl AsyncChannel {
@@ -189,13 +181,10 @@ impl AsyncChannel {
     ///
     /// [`RejectReason::Down`]: the channel takes no more operations.
     pub async fn ready(&self, queue: Queue) -> Result<(), TransportError> {
-        let mut waits = RoomWait {
-            channel: self,
-            queue,
-            key: None,
-        };
-        poll_fn(|cx| waits.poll(cx)).await;
-        drop(waits);
+        let room = Awaited::Room(queue, self.backlog);
+        let mut wait = self.driver().wait_for(self.at, room);
+        poll_fn(|cx| coop::poll(self.shared.must_yield(cx), cx, || wait.poll(cx))).await;
+        drop(wait);
         let down = self.down_reason();
         down.map_or(Ok(()), |reason| Err(RejectReason::Down(reason).into()))
     }
@@ -218,7 +207,9 @@ impl AsyncChannel {
         let destroyed_at_the_end = CloseOnDrop { channel: self };
         let has_ended = |reason| matches!(reason, DownReason::PeerClosed | DownReason::Closed);
         let has_ended = self.down_reason().is_some_and(has_ended);
-        self.shared.drained(self.at, &[Queue::Send]).await;
+        let mut wait = self.driver().wait_for(self.at, Awaited::Drained);
+        poll_fn(|cx| wait.poll(cx)).await;
+        drop(wait);
         let down = self.down_reason().filter(|_| !has_ended);
         // Not when the device has flushed the receives: it may never do so.
         drop(destroyed_at_the_end);
@@ -321,25 +312,6 @@ impl AsyncChannel {
 
     pub(crate) fn driver(&self) -> &Driver {
         &self.shared.driver
-    }
-}
-
-impl RoomWait<'_> {
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let AsyncChannel { at, backlog, .. } = *self.channel;
-        let driver = self.channel.driver();
-        coop::poll(self.channel.shared.must_yield(cx), cx, || {
-            driver.poll_room(at, self.queue, backlog, &mut self.key, cx)
-        })
-    }
-}
-
-impl Drop for RoomWait<'_> {
-    fn drop(&mut self) {
-        if let Some(key) = self.key {
-            let driver = self.channel.driver();
-            driver.cancel_room(self.channel.at, self.queue, key);
-        }
     }
 }
 

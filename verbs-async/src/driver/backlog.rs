@@ -1,30 +1,11 @@
-//! Backlogs: the operations of one queue that wait for room, first come, first served.
+//! The operations that were queued, which wait for room in their backlogs, and the tasks that wait for a channel.
 
 use std::task::Waker;
 
-use slab::Slab;
 use verbs_channel::error::Queue;
 use verbs_channel::{ChannelId, Ticket};
 
 use super::request::{Outcome, Request};
-use crate::task::line::Line;
-
-/// The keys of operations that wait.
-#[derive(Debug, Default)]
-pub(super) struct Backlog {
-    pub(super) line: Line<usize>,
-    pub(super) room: RoomWaiters,
-}
-
-/// The tasks that wait until the backlog is shorter.
-#[derive(Debug, Default)]
-pub(super) struct RoomWaiters {
-    // `None` after it was woken, until it polls again.
-    pub(super) waiters: Slab<Option<Waker>>,
-    pub(super) sleeping: usize,
-    // The length of the backlog at which they are woken.
-    pub(super) wakes_at: usize,
-}
 
 /// An operation that was queued, and whose outcome has not been taken.
 pub(super) struct Queued {
@@ -44,30 +25,15 @@ pub(super) enum Stage {
     Rejected(Outcome),
 }
 
-impl Backlog {
-    /// Wakes the task when there is room. Returns the previous waker, for the caller to drop.
-    ///
-    /// Waiters are woken when half of the backlog has been posted, so that not all of them are
-    /// woken for each operation that is posted.
-    pub(super) fn add_room_waiter(
-        &mut self,
-        key: &mut Option<usize>,
-        backlog: usize,
-        waker: Waker,
-    ) -> Option<Waker> {
-        let room = &mut self.room;
-        room.wakes_at = backlog / 2;
-        let key = *key.get_or_insert_with(|| room.waiters.insert(None));
-        let waiter = room.waiters.get_mut(key)?;
-        let replaced = waiter.replace(waker);
-        room.sleeping += usize::from(replaced.is_none());
-        replaced
-    }
-
-    /// Stops waiting for room. Returns the waker, for the caller to drop.
-    pub(super) fn cancel_room(&mut self, key: usize) -> Option<Waker> {
-        let waker = self.room.waiters.try_remove(key)?;
-        self.room.sleeping -= usize::from(waker.is_some());
-        waker
-    }
+/// The state of a channel that a task waits for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Awaited {
+    /// Nothing is queued or in flight for its send queue, or it is down.
+    Drained,
+    /// The backlog of this queue is shorter than this. Tasks that sleep are woken when half of it has been posted, so
+    /// that not all of them are woken for each operation that is posted.
+    Room(Queue, usize),
 }
+
+/// A task that sleeps until a channel is in this state.
+pub(super) type ChannelWaiter = (Waker, ChannelId, Awaited);

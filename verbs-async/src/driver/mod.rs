@@ -32,7 +32,6 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use verbs_channel::engine::Engine;
-use verbs_channel::error::Queue;
 use verbs_channel::verbs_core::__private::Process;
 use verbs_channel::{ChannelId, Message, OwnedRequest, RejectReason, Ticket};
 
@@ -43,11 +42,12 @@ use crate::task::wake;
 use state::Wait;
 
 mod backlog;
-mod drained;
+mod channel_wait;
 mod queueing;
 mod request;
 mod state;
 
+pub(crate) use backlog::Awaited;
 pub(crate) use request::{Outcome, Request, Submission};
 pub(crate) use state::{DriverState, Owner};
 
@@ -91,17 +91,16 @@ impl Driver {
         backlog: usize,
     ) -> Submission {
         let mut state = self.state.lock_only();
-        let reason = if state.queued_or_draining > 0
-            && state.has_backlog(channel.index(), request.queue())
-        {
-            None
-        } else {
-            match state.engine.start(channel, &mut request) {
-                // Nothing becomes due by that.
-                Ok(ticket) => return Submission::Posted(ticket),
-                Err(reason) => Some(reason),
-            }
-        };
+        let reason =
+            if state.queued_or_waiting > 0 && state.has_backlog(channel.index(), request.queue()) {
+                None
+            } else {
+                match state.engine.start(channel, &mut request) {
+                    // Nothing becomes due by that.
+                    Ok(ticket) => return Submission::Posted(ticket),
+                    Err(reason) => Some(reason),
+                }
+            };
         self.start_slowly(state, channel, Request::One(request), (backlog, reason))
     }
 
@@ -216,34 +215,13 @@ impl Driver {
         f(&mut self.state.lock().engine)
     }
 
-    /// Waits until the backlog of a channel's queue is shorter than `backlog`.
-    ///
-    /// A task that waits has a key, to be passed to [`cancel_room`](Self::cancel_room).
-    pub(crate) fn poll_room(
-        &self,
-        channel: ChannelId,
-        queue: Queue,
-        backlog: usize,
-        key: &mut Option<usize>,
-        cx: &Context<'_>,
-    ) -> Poll<()> {
-        self.state.poll(cx, |state, waker| {
-            let queued = state.backlog_of(channel.index(), queue);
-            match queued.line.len() < backlog {
-                true => (Poll::Ready(()), [Some(waker)]),
-                false => (Poll::Pending, [queued.add_room_waiter(key, backlog, waker)]),
-            }
-        })
-    }
-
-    /// Stops the wait for room that has this key.
-    pub(crate) fn cancel_room(&self, channel: ChannelId, queue: Queue, key: usize) {
-        if !self.is_in_child() {
-            let cancel = |state: &mut DriverState| {
-                let queued = state.backlog_of(channel.index(), queue);
-                queued.cancel_room(key)
-            };
-            self.state.end_wait(cancel);
+    /// A wait for this state of a channel. Any number of tasks can wait.
+    pub(crate) const fn wait_for(&self, channel: ChannelId, awaited: Awaited) -> ChannelWait<'_> {
+        ChannelWait {
+            driver: self,
+            channel,
+            awaited,
+            key: None,
         }
     }
 
@@ -254,43 +232,6 @@ impl Driver {
         state.reserve_waits();
         // The queue is not armed if that has failed before.
         state.drive(None);
-    }
-
-    /// Waits until these queues of a channel and their backlogs are empty. Any number of tasks can
-    /// wait, each for what it was polled for last.
-    ///
-    /// A task that waits has a key, to be passed to [`cancel_drained`](Self::cancel_drained).
-    pub(crate) fn poll_drained(
-        &self,
-        channel: ChannelId,
-        queues: &'static [Queue],
-        key: &mut Option<usize>,
-        cx: &mut Context<'_>,
-    ) -> Poll<()> {
-        self.state.poll(cx, |state, waker| {
-            let replaced = if state.is_empty(channel, queues) {
-                Some(waker)
-            } else {
-                // Before driving, which arms the queue only if a task waits.
-                let waiter = (waker, channel, queues);
-                let replaced = state.add_drain_waiter(channel.index(), key, waiter);
-                state.drive(None);
-                replaced
-            };
-            if !state.is_empty(channel, queues) {
-                return (Poll::Pending, [replaced, None]);
-            }
-            let own = key.take();
-            let own = own.and_then(|key| state.stop_draining(channel.index(), key));
-            (Poll::Ready(()), [replaced, own])
-        })
-    }
-
-    /// Stops the wait for empty queues that has this key.
-    pub(crate) fn cancel_drained(&self, channel: ChannelId, key: usize) {
-        if !self.is_in_child() {
-            (self.state).end_wait(|state| state.stop_draining(channel.index(), key));
-        }
     }
 
     /// Polls for the busy-poll time before the queue is armed. Other threads can take the lock in
@@ -360,6 +301,53 @@ impl Driver {
     pub(crate) fn stop_messages(&self) {
         if !self.is_in_child() {
             self.state.end_wait(DriverState::stop_messages);
+        }
+    }
+}
+
+/// A wait for a channel, which ends when it is dropped.
+pub(crate) struct ChannelWait<'a> {
+    driver: &'a Driver,
+    channel: ChannelId,
+    awaited: Awaited,
+    // Its key among the waiters of the channel, once it has slept.
+    key: Option<usize>,
+}
+
+impl ChannelWait<'_> {
+    pub(crate) fn poll(&mut self, cx: &Context<'_>) -> Poll<()> {
+        let Self {
+            driver,
+            channel,
+            awaited,
+            ref mut key,
+        } = *self;
+        driver.state().poll(cx, |state, waker| {
+            let replaced = if state.is_in(channel, awaited) {
+                Some(waker)
+            } else {
+                // Before driving, which arms the queue only if a task waits.
+                let replaced = state.add_channel_waiter(key, (waker, channel, awaited));
+                state.drive(None);
+                replaced
+            };
+            if !state.is_in(channel, awaited) {
+                return (Poll::Pending, [replaced, None]);
+            }
+            let own = key.take();
+            let own = own.and_then(|key| state.remove_channel_waiter(channel, key));
+            (Poll::Ready(()), [replaced, own])
+        })
+    }
+}
+
+impl Drop for ChannelWait<'_> {
+    fn drop(&mut self) {
+        if let Some(key) = self.key
+            && !self.driver.is_in_child()
+        {
+            let state = self.driver.state();
+            state.end_wait(|state| state.remove_channel_waiter(self.channel, key));
         }
     }
 }

@@ -3,7 +3,7 @@
 use verbs_channel::error::Queue;
 use verbs_channel::{ChannelId, RejectReason};
 
-use super::backlog::{Backlog, Queued, Stage};
+use super::backlog::{Queued, Stage};
 use super::request::{QUEUES, Request, Started, Submission};
 use super::state::{DriverState, Wait};
 
@@ -24,9 +24,10 @@ impl DriverState {
     /// Appends a request to its backlog.
     pub(super) fn enqueue(&mut self, channel: ChannelId, queue: Queue, request: Request) -> usize {
         let key = self.queued.vacant_key();
-        let number = self.backlog_of(channel.index(), queue).line.push(key);
+        let here = self.channel(channel.index());
+        let number = here.backlogs[queue as usize].push(key);
         self.waiters += 1;
-        self.queued_or_draining += 1;
+        self.queued_or_waiting += 1;
         self.queued.insert(Queued {
             channel,
             queue,
@@ -67,7 +68,7 @@ impl DriverState {
     /// Posts the head of a backlog, if it has one.
     pub(super) fn post_head_of(&mut self, index: usize, queue: Queue) -> Option<Head> {
         let here = self.channels.get(index)?;
-        let key = *here.backlogs[queue as usize].line.first()?;
+        let key = *here.backlogs[queue as usize].first()?;
         let head = self.queued.get_mut(key)?;
         let channel = head.channel;
         let Stage::Waiting(request, number) = &mut head.stage else {
@@ -118,31 +119,15 @@ impl DriverState {
         self.on_capacity_freed(index);
     }
 
-    /// Takes an operation out of its backlog, and wakes the tasks that wait for room.
+    /// Takes an operation out of its backlog.
     pub(super) fn dequeue(&mut self, index: usize, queue: Queue, number: u64) {
         self.waiters -= 1;
-        self.queued_or_draining -= 1;
-        let Self {
-            channels, deferred, ..
-        } = self;
-        let Some(here) = channels.get_mut(index) else {
-            return;
-        };
-        let backlog = &mut here.backlogs[queue as usize];
-        let _its_key = backlog.line.remove(number);
-        let is_last = backlog.line.is_empty();
-        if backlog.room.sleeping > 0 && backlog.line.len() <= backlog.room.wakes_at {
-            backlog.room.sleeping = 0;
-            let waiters = backlog.room.waiters.iter_mut();
-            deferred.extend(waiters.filter_map(|(_, waiter)| waiter.take()));
-        }
-        if is_last {
+        self.queued_or_waiting -= 1;
+        let backlog = &mut self.channel(index).backlogs[queue as usize];
+        let _its_key = backlog.remove(number);
+        if backlog.is_empty() {
             self.leave_line(index, queue);
         }
-    }
-
-    pub(super) fn backlog_of(&mut self, index: usize, queue: Queue) -> &mut Backlog {
-        &mut self.channel(index).backlogs[queue as usize]
     }
 }
 
@@ -189,7 +174,7 @@ impl DriverState {
                     self.leave_line(index, queue);
                     self.advance(index);
                     // It may have been the last of a channel that a task waits to close.
-                    self.wake_drained(index);
+                    self.wake_channel_waiters(index);
                 }
                 // It waits for its own queue.
                 Some(Head::Full) | None => self.leave_line(index, queue),

@@ -10,7 +10,7 @@ use verbs_channel::verbs_core::error::ErrorChain;
 use verbs_channel::{__private::Closing, engine::Engine};
 use verbs_channel::{ChannelId, DownReason, Message, RejectReason, Ticket};
 
-use super::backlog::{Backlog, Queued, Stage};
+use super::backlog::{ChannelWaiter, Queued, Stage};
 use super::request::{Outcome, Request, Started, Submission};
 use crate::events::Subscription;
 use crate::task::deferred::{self, Deferred, Defers};
@@ -30,9 +30,8 @@ pub(crate) struct DriverState {
     owner: Weak<dyn Owner>,
     // How many need an event: sleeping tasks, queued operations, and abandoned ones in flight.
     pub(super) waiters: usize,
-    // The part of `waiters` that is queued operations, and tasks that wait until a channel is
-    // drained.
-    pub(super) queued_or_draining: usize,
+    // The part of `waiters` that is queued operations, and tasks that wait for a channel.
+    pub(super) queued_or_waiting: usize,
     pub(super) armed: bool,
     // Waker of the task that waits for a message of shared receives, which is a waiter, too.
     pub(super) message_waker: Option<Waker>,
@@ -61,17 +60,15 @@ pub(crate) enum Wait {
     Abandoned,
 }
 
-/// The backlogs of a channel, and the tasks that wait until its queues are drained.
+/// The backlogs of a channel, and the tasks that wait for it.
 pub(super) struct ChannelQueues {
-    pub(super) backlogs: [Backlog; 2],
+    /// The keys of the operations that wait.
+    pub(super) backlogs: [Line<usize>; 2],
     /// Their numbers in the line.
     pub(super) in_line: [Option<u64>; 2],
     // Waiters by key: `None` after it was woken, until its future is polled again or dropped.
-    pub(super) drain_waiters: Slab<Option<DrainWaiter>>,
+    pub(super) waiters: Slab<Option<ChannelWaiter>>,
 }
-
-/// The waker of a task that waits until these queues of this channel are drained.
-pub(super) type DrainWaiter = (Waker, ChannelId, &'static [Queue]);
 
 impl DriverState {
     pub(super) fn new(engine: Engine, subscription: Subscription, owner: Weak<dyn Owner>) -> Self {
@@ -82,7 +79,7 @@ impl DriverState {
             joined: Vec::new(),
             owner,
             waiters: 0,
-            queued_or_draining: 0,
+            queued_or_waiting: 0,
             armed: false,
             message_waker: None,
             waits: Vec::new(),
@@ -122,8 +119,12 @@ impl DriverState {
     }
 
     pub(super) fn has_backlog(&self, index: usize, queue: Queue) -> bool {
+        self.backlog_len(index, queue) > 0
+    }
+
+    pub(super) fn backlog_len(&self, index: usize, queue: Queue) -> usize {
         let here = self.channels.get(index);
-        here.is_some_and(|here| !here.backlogs[queue as usize].line.is_empty())
+        here.map_or(0, |here| here.backlogs[queue as usize].len())
     }
 
     /// Appends a request to its backlog, or rejects it if the backlog is full. If it `is_short` of the
@@ -136,7 +137,7 @@ impl DriverState {
         is_short: bool,
     ) -> Submission {
         let queue = request.queue();
-        if self.backlog_of(channel.index(), queue).line.len() >= backlog {
+        if self.backlog_len(channel.index(), queue) >= backlog {
             let stage = Stage::Rejected(request.rejected(RejectReason::Backpressure(queue)));
             return self.insert(channel, queue, stage);
         }
@@ -163,7 +164,7 @@ impl DriverState {
     #[inline]
     pub(super) fn is_due_after_take(&self, ticket: Ticket) -> bool {
         let waits = self.waits.get(ticket.slot());
-        self.queued_or_draining > 0 || waits.is_some_and(Option::is_some) || self.is_due()
+        self.queued_or_waiting > 0 || waits.is_some_and(Option::is_some) || self.is_due()
     }
 
     /// Drives: see the module. It may return early when `own` has completed. If the queue was armed
@@ -256,14 +257,14 @@ impl DriverState {
 
     /// An operation of the channel has left its queue or its backlog.
     pub(super) fn on_capacity_freed(&mut self, index: usize) {
-        if self.queued_or_draining == 0 {
+        if self.queued_or_waiting == 0 {
             return;
         }
         self.advance(index);
         if !self.line.is_empty() {
             self.advance_line();
         }
-        self.wake_drained(index);
+        self.wake_channel_waiters(index);
     }
 
     /// Takes the outcome of an operation, if it is known.
@@ -381,9 +382,9 @@ impl DriverState {
     pub(super) fn channel(&mut self, index: usize) -> &mut ChannelQueues {
         if index >= self.channels.len() {
             self.channels.resize_with(index + 1, || ChannelQueues {
-                backlogs: [Backlog::default(), Backlog::default()],
+                backlogs: Default::default(),
                 in_line: [None; 2],
-                drain_waiters: Slab::new(),
+                waiters: Slab::new(),
             });
         }
         &mut self.channels[index]

@@ -7,12 +7,12 @@ use std::future::poll_fn;
 use std::io;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, OnceLock};
-use std::task::{Context, Poll};
+use std::task::Context;
 use std::time::{Duration, Instant};
 
 use verbs_channel::__private::Closing;
 use verbs_channel::engine::Engine;
-use verbs_channel::error::{CloseError, Queue};
+use verbs_channel::error::CloseError;
 use verbs_channel::exchange::ExchangeError;
 use verbs_channel::group::MemberFactory;
 use verbs_channel::verbs_core::ProtectionDomain;
@@ -186,41 +186,10 @@ impl SharedEngine {
         let mut waits = self.destroyed.waits_for(channel);
         poll_fn(|cx| waits.poll(cx, &mut ready)).await
     }
-
-    /// Waits until these queues of a channel and their backlogs are empty, or the channel is down.
-    pub(crate) async fn drained(&self, at: ChannelId, queues: &'static [Queue]) {
-        let mut waits = DrainWait {
-            driver: &self.driver,
-            at,
-            key: None,
-        };
-        poll_fn(|cx| waits.poll(queues, cx)).await;
-    }
 }
 
 /// How often busy tasks check the peers: that takes a system call.
 const CHECK: Duration = Duration::from_millis(10);
-
-/// Waits in [`SharedEngine::drained`] until it is dropped.
-struct DrainWait<'a> {
-    driver: &'a Driver,
-    at: ChannelId,
-    key: Option<usize>,
-}
-
-impl DrainWait<'_> {
-    fn poll(&mut self, queues: &'static [Queue], cx: &mut Context<'_>) -> Poll<()> {
-        self.driver.poll_drained(self.at, queues, &mut self.key, cx)
-    }
-}
-
-impl Drop for DrainWait<'_> {
-    fn drop(&mut self) {
-        if let Some(key) = self.key {
-            self.driver.cancel_drained(self.at, key);
-        }
-    }
-}
 
 impl driver::Owner for SharedEngine {
     fn destroy_elsewhere(self: Arc<Self>, closing: Closing) {
