@@ -223,14 +223,12 @@ impl Backing {
         }
     }
 
-    /// Makes it another part of shared memory, if it is one, and returns the part that it was.
-    pub(crate) fn replace_shared(&mut self, by: SharedPart) -> Option<SharedPart> {
-        let Memory::Shared(part) = &mut self.memory else {
-            return None;
-        };
-        let before = mem::replace(part, by);
-        self.set_range(0..self.capacity());
-        Some(before)
+    /// Makes it this part of shared memory, if it is a free place for one.
+    pub(crate) fn put_shared(&mut self, part: SharedPart) {
+        if let Memory::Shared(place) = &mut self.memory {
+            place.replace(part);
+            self.set_range(0..self.capacity());
+        }
     }
 }
 

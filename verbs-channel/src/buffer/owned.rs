@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use verbs_core::__private::indices;
 use verbs_core::memory::Sge;
-use verbs_core::{Error as CoreError, GatherElement, MemoryRegion, ScatterElement};
+use verbs_core::{Error as CoreError, MemoryRegion};
 
-use super::block::{Backing, Owner, SharedPool};
+use super::block::{Backing, Owner};
 use super::element::PdTag;
 use super::shared_part::SharedPart;
 use crate::error::{Error, RejectReason, Result};
@@ -26,15 +26,10 @@ use crate::error::{Error, RejectReason, Result};
 #[derive(Default)]
 pub struct OwnedBuffer {
     // `None` if it has no memory.
-    backing: Option<Owner>,
+    pub(super) backing: Option<Owner>,
 }
 
 impl OwnedBuffer {
-    /// The pool that it is a block of, if it is one.
-    pub(super) fn pool(&self) -> Option<&Arc<SharedPool>> {
-        self.backing.as_deref()?.pool()
-    }
-
     #[inline]
     pub(crate) const fn new(backing: Owner) -> Self {
         let backing = Some(backing);
@@ -79,12 +74,6 @@ impl OwnedBuffer {
         Self { backing: None }
     }
 
-    /// Whether it is a block of a pool. If it is, its range is set to all of it.
-    pub(super) fn make_whole_block(&mut self) -> bool {
-        let backing = self.backing.as_mut();
-        backing.is_some_and(|backing| backing.make_whole_block())
-    }
-
     /// The range that operations use.
     pub(crate) fn range(&self) -> Range<usize> {
         let backing = self.backing.as_ref();
@@ -110,18 +99,6 @@ impl OwnedBuffer {
     #[inline(always)]
     pub(crate) const fn take(&mut self) -> Self {
         mem::replace(self, Self::empty())
-    }
-
-    /// All of a block, to send from.
-    pub(super) fn block(&self) -> GatherElement<'_> {
-        let block = self.backing.as_ref().map(|backing| backing.block());
-        block.unwrap_or_else(|| ScatterElement::empty().into_gather())
-    }
-
-    /// All of a block, to receive into.
-    pub(super) fn block_mut(&mut self) -> ScatterElement<'_> {
-        let block = self.backing.as_mut().map(|backing| backing.block_mut());
-        block.unwrap_or_else(ScatterElement::empty)
     }
 
     /// The part of shared memory, if it is one.

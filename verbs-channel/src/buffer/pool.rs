@@ -222,9 +222,8 @@ impl BufferPool {
 
     /// Whether this is a block of the pool.
     pub(crate) fn has(&self, block: &OwnedBuffer) -> bool {
-        block
-            .pool()
-            .is_some_and(|pool| Arc::ptr_eq(pool, &self.shared))
+        let pool = block.backing.as_deref().and_then(Backing::pool);
+        pool.is_some_and(|pool| Arc::ptr_eq(pool, &self.shared))
     }
 
     /// How many blocks are free.
@@ -308,7 +307,9 @@ impl PoolBuffer {
     #[inline]
     pub fn gather_element(&self, range: impl RangeBounds<usize>) -> Result<GatherElement<'_>> {
         let range = within(range, self.len())?;
-        let (_, rest) = self.buffer.block().split_at(range.start)?;
+        let block = self.buffer.backing.as_deref().map(Backing::block);
+        let block = block.unwrap_or_else(|| ScatterElement::empty().into_gather());
+        let (_, rest) = block.split_at(range.start)?;
         Ok(rest.split_at(range.len())?.0)
     }
 
@@ -325,7 +326,9 @@ impl PoolBuffer {
         range: impl RangeBounds<usize>,
     ) -> Result<ScatterElement<'_>> {
         let range = within(range, self.len())?;
-        let (_, rest) = self.buffer.block_mut().split_at_mut(range.start)?;
+        let block = self.buffer.backing.as_deref_mut().map(Backing::block_mut);
+        let block = block.unwrap_or_else(ScatterElement::empty);
+        let (_, rest) = block.split_at_mut(range.start)?;
         Ok(rest.split_at_mut(range.len())?.0)
     }
 }
@@ -362,7 +365,8 @@ impl OwnedBuffer {
     ///
     /// The buffer, if it is not a block of a pool.
     pub fn into_block(mut self) -> Result<PoolBuffer, Self> {
-        if self.make_whole_block() {
+        let backing = self.backing.as_deref_mut();
+        if backing.is_some_and(Backing::make_whole_block) {
             return Ok(PoolBuffer { buffer: self });
         }
         Err(self)

@@ -272,13 +272,11 @@ impl SharedMemory {
         range: Range<usize>,
         owner: Option<Arc<dyn Any + Send + Sync>>,
     ) -> SharedSlice {
-        let part = SharedPart::new(Arc::clone(shared), range).owned_by(owner);
+        let part = SharedPart::new(Arc::clone(shared), range, owner);
         let owner = match shared.take_place() {
             Some(place) => {
                 let mut owner = Owner::of_free(place);
-                let part = part.in_place_of(owner.shared());
-                // The place was free: there is nothing in it.
-                drop(owner.replace_shared(part));
+                owner.put_shared(part);
                 owner
             }
             None => Owner::of_box(Box::new(Backing::of_shared(part))),

@@ -143,20 +143,18 @@ impl Drop for Shared {
 }
 
 impl SharedPart {
-    /// A part of this memory, within its bounds. It is in a place of its own.
-    pub(super) const fn new(memory: Arc<Shared>, range: Range<usize>) -> Self {
+    /// A part of this memory, within its bounds, which keeps its owner until it is dropped. It is in a place of its own.
+    pub(super) const fn new(
+        memory: Arc<Shared>,
+        range: Range<usize>,
+        owner: Option<Arc<dyn Any + Send + Sync>>,
+    ) -> Self {
         Self {
             memory: Some(memory),
             range,
             level: None,
-            owner: None,
+            owner,
         }
-    }
-
-    /// The same, which keeps this until it is dropped.
-    pub(super) fn owned_by(mut self, owner: Option<Arc<dyn Any + Send + Sync>>) -> Self {
-        self.owner = owner;
-        self
     }
 
     /// The value that it keeps.
@@ -164,11 +162,11 @@ impl SharedPart {
         self.owner.as_ref()
     }
 
-    /// The same in the place of another part.
+    /// Puts another part in the place of this one, which was free: there was nothing in it.
     #[inline]
-    pub(super) fn in_place_of(mut self, other: Option<&Self>) -> Self {
-        self.level = other.and_then(|other| other.level);
-        self
+    pub(super) fn replace(&mut self, by: Self) {
+        let level = self.level;
+        *self = Self { level, ..by };
     }
 
     pub(super) const fn len(&self) -> usize {
