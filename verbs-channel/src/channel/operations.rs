@@ -262,7 +262,7 @@ impl<H: Hold> Channel<H> {
         closure: impl for<'scope> FnOnce(&'scope PollingScope<'scope, 'env>) -> Result<T, E>,
     ) -> Result<T, ScopeError<E>> {
         let (poller, at) = self.parts();
-        scope::scope(poller, at, closure)
+        scope::scope(poller, at, false, closure)
     }
 
     /// A [`scope`](Self::scope) that does not wait: its closure has to take every outcome.
@@ -291,7 +291,7 @@ impl<H: Hold> Channel<H> {
         closure: impl for<'scope> FnOnce(&'scope PollingScope<'scope, 'env>) -> Result<T, E>,
     ) -> Result<T, ScopeError<E>> {
         let (poller, at) = self.parts();
-        scope::manual_scope(poller, at, closure)
+        scope::scope(poller, at, true, closure)
     }
 
     /// Posts a request whose buffers the caller manages, and returns a ticket for it.

@@ -14,7 +14,7 @@ use verbs_core::error::Rejected;
 
 use super::pending::ScopedPendingWork;
 use crate::engine::{BufferOwner, Engine, Id};
-use crate::error::{RejectReason, ScopeError, TransportError};
+use crate::error::{RejectReason, ScopeError};
 use crate::request::{GatherList, Incoming, List, Op, Outgoing, Request, ScatterList};
 use crate::waiting::{AbortOnUnwind, EndScope as _, Leftover, Poller, ScopeEnd, Steps};
 
@@ -34,36 +34,14 @@ pub struct PollingScope<'scope, 'env: 'scope> {
     env: PhantomData<&'env mut &'env ()>,
 }
 
-/// Runs a scope that waits for the operations that its closure leaves in flight.
-#[inline]
+/// Runs a scope, which waits for its operations when its closure has returned, or `is_manual`: its closure has to take
+/// all outcomes.
+#[inline(always)]
 pub(crate) fn scope<'env, T, E>(
     poller: &'env mut Poller,
     at: u32,
+    is_manual: bool,
     closure: impl for<'scope> FnOnce(&'scope PollingScope<'scope, 'env>) -> Result<T, E>,
-) -> Result<T, ScopeError<E>> {
-    run(poller, at, closure, |mut scope, end| {
-        if scope.with(|poller| poller.has_finished(at)) {
-            return Ok(());
-        }
-        scope.finish_scope(at, end)
-    })
-}
-
-/// Runs a scope that aborts the operations that its closure leaves in flight.
-pub(crate) fn manual_scope<'env, T, E>(
-    poller: &'env mut Poller,
-    at: u32,
-    closure: impl for<'scope> FnOnce(&'scope PollingScope<'scope, 'env>) -> Result<T, E>,
-) -> Result<T, ScopeError<E>> {
-    run(poller, at, closure, |mut scope, _end| scope.abort_scope(at))
-}
-
-#[inline(always)]
-fn run<'env, T, E>(
-    poller: &'env mut Poller,
-    at: u32,
-    closure: impl for<'scope> FnOnce(&'scope PollingScope<'scope, 'env>) -> Result<T, E>,
-    finish: impl FnOnce(&PollingScope<'_, 'env>, ScopeEnd) -> Result<(), TransportError>,
 ) -> Result<T, ScopeError<E>> {
     let began_idle = poller.engine.is_idle_at(at);
     let scope = PollingScope {
@@ -79,17 +57,20 @@ fn run<'env, T, E>(
     let guard = AbortOnUnwind;
     // The closure's value is dropped after that, if at all, so a panic of its drop ends no borrow.
     let finished = match &ended {
+        Ok(Ok(_)) if is_manual => (&scope).end_scope(at, ScopeEnd::Manual),
+        Ok(Ok(_)) if scope.with(|poller| poller.has_finished(at)) => Ok(()),
         Ok(Ok(_)) => {
-            let end = ScopeEnd {
-                began_idle,
-                receives: scope.receives.get(),
-            };
-            finish(&scope, end)
+            let receives = scope.receives.get();
+            (&scope).end_scope(
+                at,
+                ScopeEnd::Finished {
+                    began_idle,
+                    receives,
+                },
+            )
         }
-        Ok(Err(_)) | Err(_) => {
-            (&scope).abandon_scope(at);
-            Ok(())
-        }
+        // The closure's own failure is returned; this one is the channel's down reason.
+        Ok(Err(_)) | Err(_) => (&scope).end_scope(at, ScopeEnd::Failed),
     };
     if scope.has_leases.get() {
         scope.with(|poller| poller.engine.end_leases(at, true));

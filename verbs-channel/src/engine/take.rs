@@ -85,8 +85,8 @@ impl Engine {
     ///
     /// As [`poll`](Self::poll).
     pub fn take(&mut self, ticket: Ticket) -> Result<Option<Completed>> {
-        let is_done = self.is_done(ticket)?;
-        Ok(is_done.then(|| self.take_completed(ticket)).flatten())
+        let _is_known = self.is_done(ticket)?;
+        Ok(self.take_completed(ticket))
     }
 
     /// Takes the oldest completed operation on an owned buffer.
