@@ -250,3 +250,23 @@ impl Credits {
         self.max[queue] - self.share[queue] - self.common[queue]
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn common_room_of_a_closed_channel_is_returned_once() {
+        let mut budget = Budget::new(2);
+        let mut credits = Credits::new(SlotList::new(), [2; 2], [1; 2], Arc::default());
+        let reservation = Reservation::batch(0, 2, BufferOwner::Slot).unwrap();
+        credits.take_common(&mut budget, Queue::Send, 1);
+        credits.left = [0, 1];
+        credits.close(&mut budget, false);
+        assert_eq!((budget.room(), budget.left()), (1, 2));
+        credits.give_back(&mut budget, reservation);
+        budget.drained();
+        assert_eq!(budget.room(), 2);
+        assert!(credits.is_idle());
+    }
+}

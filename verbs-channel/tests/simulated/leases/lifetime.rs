@@ -228,6 +228,25 @@ fn a_window_that_the_driver_does_not_deallocate_costs_its_channel() {
 }
 
 #[test]
+fn a_lease_that_the_driver_does_not_end_with_its_scope_costs_the_channel() {
+    let mut ends = Ends::new(1, 1);
+    let memory = ends.memory(64);
+    let owner = ends.hosts[0].clone();
+    owner.enter(|| {
+        let leaked = ends.owner.scope(|scope| {
+            let lease = scope.lease(memory.slice(..).unwrap(), WRITE).unwrap();
+            let remote = lease.remote();
+            mem::forget(lease);
+            owner.refuse("ibv_dealloc_mw", libc::EBUSY);
+            Ok::<_, Error>(remote)
+        });
+        assert!(ends.owner.down_reason().is_some());
+        assert!(ends.write(leaked.unwrap(), 1).is_err());
+        assert_eq!(bytes(&memory), [0; 64]);
+    });
+}
+
+#[test]
 fn a_lease_of_another_engine_does_not_end_with_the_channel_that_revokes_it() {
     let (mut other, mut ends) = (Ends::new(1, 1), Ends::new(2, 1));
     let memory = ends.memory(64);
