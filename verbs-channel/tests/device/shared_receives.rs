@@ -4,9 +4,7 @@ use std::thread;
 use std::time::Duration;
 
 use verbs_channel::verbs_core::ProtectionDomain;
-use verbs_channel::{
-    BufferPool, Channel, ChannelGroup, ChannelId, DownReason, Message, PollStrategy,
-};
+use verbs_channel::{BufferPool, Channel, ChannelGroup, ChannelId, DownReason, Message};
 use verbs_harness::allocations::allocations;
 use verbs_harness::{PATIENCE, begin};
 
@@ -34,46 +32,6 @@ fn send(channel: &mut Channel, bytes: Vec<u8>) {
 
 fn next(group: &mut ChannelGroup) -> Message {
     group.wait_message(Some(PATIENCE)).expect("a message comes")
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn slow_consumer_makes_peers_wait_and_loses_nothing() {
-    let _test = begin!(iwarp lacks "sends that wait for a receive");
-    for strategy in [
-        PollStrategy::SpinThenYield,
-        PollStrategy::Notify { after: 10 },
-    ] {
-        let pd = here();
-        let pool = BufferPool::new(&pd, LEN, 4).unwrap();
-        let builder = Channel::builder(&pd).strategy(strategy);
-        let mut group = builder.shared_receives(&pool, 4).group(2).unwrap();
-        let (id, mut peer) = join(&mut group);
-        let sender = thread::spawn(move || {
-            for number in 0..40 {
-                send(&mut peer, pattern(number, LEN));
-            }
-            peer
-        });
-        let mut kept = Vec::new();
-        for number in 0..40 {
-            let message = next(&mut group);
-            assert_eq!(message.channel, id);
-            assert!(
-                message.bytes() == Some(&pattern(number, LEN)[..]),
-                "{number}"
-            );
-            kept.push(message);
-            // All blocks are here: the peer waits.
-            if kept.len() == 4 {
-                let wait = Some(Duration::from_millis(20));
-                assert!(group.wait_message(wait).is_none());
-                kept.clear();
-            }
-        }
-        let _peer = sender.join().unwrap();
-        assert!(!group.channel(id).unwrap().is_down());
-    }
 }
 
 #[test]

@@ -139,29 +139,6 @@ fn a_busy_channel_leaves_the_others_their_shares() {
 }
 
 #[test]
-fn a_completion_of_one_channel_is_room_for_another() {
-    let (mut world, ids) = World::new(MAX, 32);
-    let sent: Vec<Ticket> = (0..8).map(|_| world.send(ids[0]).unwrap()).collect();
-    for id in &ids[1..3] {
-        world.fill(*id);
-    }
-    let all = posted();
-    assert_eq!(world.send(ids[3]).map(drop), Ok(()));
-    assert_eq!(world.send(ids[3]).map(drop), Ok(()));
-    assert!(world.send(ids[3]).is_err());
-    // This is within the first channel's own share.
-    succeeds(all[0]);
-    assert!(world.group.poll(sent[0]).unwrap().is_some());
-    assert!(world.send(ids[3]).is_err());
-    assert_eq!(world.group.channel(ids[0]).unwrap().credits(Queue::Send), 1);
-    // Beyond the share.
-    succeeds(all[7]);
-    assert!(world.group.poll(sent[7]).unwrap().is_some());
-    world.send(ids[3]).unwrap();
-    assert!(world.send(ids[3]).is_err());
-}
-
-#[test]
 fn untaken_outcomes_have_slots_and_no_room() {
     let (mut world, ids) = World::new(MAX, 32);
     for _ in 0..4 {

@@ -5,12 +5,11 @@ use std::time::Duration;
 
 use verbs_channel::error::{CloseError, Queue};
 use verbs_channel::verbs_core::verbs_sys::{IBV_QPS_ERR, IBV_WC_REM_ACCESS_ERR};
-use verbs_channel::{BufferPool, Channel, DownReason, Error, TransportError};
+use verbs_channel::{BufferPool, DownReason, Error, TransportError};
 use verbs_harness::logged::{lines, listen};
 
 use crate::fake_device::{
-    DRAIN, bounded, called, channel, ends, flushes, member, moved, pd, posted, refuse, region,
-    succeeds,
+    DRAIN, bounded, called, channel, ends, flushes, moved, posted, refuse, region, succeeds,
 };
 
 const TIMEOUT: Duration = Duration::from_millis(20);
@@ -126,25 +125,4 @@ fn stuck_channel_is_not_closed_even_if_nothing_is_in_flight() {
                 .any(|line| line.starts_with("ERROR: leaked an object without buffers"))
         );
     }
-}
-
-#[test]
-fn channel_of_a_group_leaves_it_and_its_outcomes_stay() {
-    let pd = pd();
-    let builder = Channel::builder(&pd).drain_timeout(DRAIN);
-    let mut group = builder.group(1).unwrap();
-    let [first, second] = [(); 2].map(|()| member(&group));
-    let first = group.join(first).unwrap();
-    let mut channel = group.channel(first).unwrap();
-    let block = pd.reg_mr(vec![0_u8; 64]).unwrap();
-    let left = channel.start_receive(block).unwrap();
-    channel.close().unwrap();
-    assert!(group.is_empty());
-    let second = group.join(second).unwrap();
-    // It has another place: the outcome of the first is still there.
-    let ended = group.poll(left).unwrap().unwrap();
-    let closed = TransportError::Aborted(DownReason::Closed);
-    assert_eq!(ended.result.unwrap_err(), closed);
-    assert!(group.channel(first).unwrap().is_down());
-    assert!(!group.channel(second).unwrap().is_down());
 }

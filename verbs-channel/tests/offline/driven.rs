@@ -1,12 +1,9 @@
 //! Channels driven by a layer that waits in its own way: no call waits, and no result is missed.
 
 use fake_libibverbs::with;
-use verbs_channel::verbs_core::verbs_sys::IBV_QPS_ERR;
 use verbs_channel::{ChannelId, DownReason, Error, TransportError};
 
-use crate::fake_device::{
-    called, channel, flushes, group, moved, pd, posted, region, shut_down, succeeds,
-};
+use crate::fake_device::{channel, group, pd, posted, region, succeeds};
 
 const CLOSED: TransportError = TransportError::Aborted(DownReason::Closed);
 const WHY: DownReason = DownReason::Device(libc::ENODEV);
@@ -33,34 +30,6 @@ fn nothing_completed_means_that_the_queue_is_empty() {
     let before = polls();
     assert!(channel.next_completed().is_none());
     assert_eq!(polls(), before + 1, "an empty queue is polled once");
-}
-
-#[test]
-fn shut_down_does_not_wait_and_results_are_flushed() {
-    let mut channel = channel();
-    let tickets = [
-        channel.start_receive(region(&channel)).unwrap(),
-        channel.start_send(region(&channel)).unwrap(),
-    ];
-    shut_down(&mut channel);
-    assert_eq!(channel.down_reason(), Some(DownReason::Closed));
-    assert_eq!(moved(), [IBV_QPS_ERR]);
-    assert_eq!(polls(), 0);
-    assert!(!called("ibv_destroy_qp"));
-    assert!(
-        channel.next_completed().is_none(),
-        "they are still in flight"
-    );
-    assert!(!channel.is_idle());
-    assert!(channel.start_send(region(&channel)).is_err());
-    posted().into_iter().for_each(flushes);
-    for ticket in tickets {
-        let ended = channel.next_completed().unwrap();
-        assert_eq!((ended.ticket, ended.result.unwrap_err()), (ticket, CLOSED));
-        assert!(ended.buffer.is_some());
-    }
-    assert!(channel.is_idle());
-    assert!(!called("ibv_destroy_qp"));
 }
 
 #[test]

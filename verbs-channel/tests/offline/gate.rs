@@ -7,7 +7,6 @@
 use std::time::Duration;
 
 use fake_libibverbs::with;
-use verbs_channel::error::Rejected;
 use verbs_channel::request::{Request, ScatterList};
 use verbs_channel::verbs_core::memory::SharedElement;
 use verbs_channel::verbs_core::{
@@ -19,6 +18,7 @@ use verbs_channel::{
 };
 
 use crate::fake_device::{connected, forget_the_past, pd, remote};
+use crate::foreign::rejected;
 
 /// A list of 32 such elements is 4 GiB long: 0 bytes if it is added up in 32 bits.
 const LONG: usize = 128 << 20;
@@ -99,10 +99,6 @@ fn reject_reason<T>(ended: Result<T, TransportError>) -> Expected {
         Err(TransportError::Rejected(reason)) => Some(reason),
         Ok(_) | Err(_) => None,
     }
-}
-
-fn rejected<T, G>(posted: Result<T, Rejected<G, RejectReason>>) -> Expected {
-    posted.err().map(|rejected| *rejected.error())
 }
 
 /// A way to post a request, and its name.
