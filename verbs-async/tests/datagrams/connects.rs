@@ -15,8 +15,7 @@ use verbs_async::verbs_channel::verbs_core::{PacketSequenceNumber, QueuePairEndp
 use verbs_async::verbs_channel::{self, Channel, Connect, Datagrams, Peer};
 use verbs_async::{AsyncChannel, AsyncDatagrams, AsyncGroup, Error, HandshakeResult, Result};
 
-use crate::bench::{Bench, done};
-use crate::ends::{Held, destroys};
+use crate::bench::{Bench, Held, done};
 use crate::waits::{comes, peer};
 
 /// Only what hangs takes so long.
@@ -184,46 +183,31 @@ fn connect<'a>(
 }
 
 #[test]
-fn connecting_can_be_dropped_anywhere() {
+fn client_connects_and_can_be_dropped_anywhere() {
     let _shared = share();
-    let mut destroyed = 0;
     // REQUEST, the same with its cookie, READY and DONE.
-    for stop in 0..=4 {
+    for stop in 0..=5 {
         let mut wire = Wire::new(1);
         let (group, datagrams) = (wire.group.clone(), wire.datagrams.clone());
-        let other = server(b"welcome");
-        let destroys = destroys();
         let mut future = Box::pin(connect(&group, &datagrams, LONG));
-        let connected = wire.run(future.as_mut(), other, |wire| wire.sent < stop);
-        assert!(stop == 4 || connected.is_none());
-        drop(future);
-        drop((connected, group, datagrams));
-        wire.ends();
-        for thread in destroys.try_iter() {
-            assert_ne!(thread, thread::current().id());
-            destroyed += 1;
+        let until = |wire: &Wire| wire.sent < stop || stop == 5;
+        let connected = wire.run(future.as_mut(), server(b"welcome"), until);
+        assert!(stop == 4 || connected.is_some() == (stop == 5));
+        if let Some(met) = connected {
+            let met = met.unwrap();
+            assert_eq!(met.private_data, b"welcome");
+            assert_eq!(met.peer, Some(PeerAddr::Datagram(peer())));
+            assert!(wire.sent >= 4, "REQUEST twice, READY and DONE");
         }
+        let destroys = Held::new(&["ibv_destroy_qp"]);
+        drop(future);
+        if (2..4).contains(&stop) {
+            destroys.begins("ibv_destroy_qp");
+        }
+        drop(destroys);
+        drop((group, datagrams));
+        wire.ends();
     }
-    assert!(destroyed > 0);
-}
-
-#[test]
-fn client_connects_and_is_given_the_private_data() {
-    let _shared = share();
-    let mut wire = Wire::new(1);
-    let (group, datagrams) = (wire.group.clone(), wire.datagrams.clone());
-    let connected = connect(&group, &datagrams, LONG);
-    let mut connected = Box::pin(connected);
-    let met = wire
-        .run(connected.as_mut(), server(b"welcome"), |_| true)
-        .unwrap()
-        .unwrap();
-    assert_eq!(met.private_data, b"welcome");
-    assert_eq!(met.peer, Some(PeerAddr::Datagram(peer())));
-    assert!(wire.sent >= 4, "REQUEST twice, READY and DONE");
-    drop(connected);
-    drop((met, group, datagrams));
-    wire.ends();
 }
 
 #[test]
@@ -286,7 +270,8 @@ fn accepts(
 fn listener_accepts_and_can_be_dropped_anywhere() {
     let _shared = share();
     // COOKIE, ACCEPT and CONFIRM.
-    for (stop, timeout) in (0..=4).flat_map(|stop| [(stop, LONG), (stop, Duration::MAX)]) {
+    for stop in 0..=4 {
+        let timeout = if stop % 2 == 0 { LONG } else { Duration::MAX };
         let mut wire = Wire::new(1);
         let other = client(&wire);
         let until = |wire: &Wire| wire.sent < stop || stop > 3;
@@ -332,17 +317,10 @@ fn client_that_falls_silent_is_an_arrival_that_failed() {
         left -= 1;
         Some(answer)
     };
-    let begun = Instant::now();
     let arrival = accepts(&mut wire, Duration::from_millis(60), other, |_| true);
-    assert!(
-        begun.elapsed() < Duration::from_secs(4),
-        "it has its own timeout"
-    );
     let error = arrival.unwrap().unwrap().outcome.unwrap_err();
-    assert!(
-        matches!(failure(&error), ExchangeError::TimedOut { .. }),
-        "{error}"
-    );
+    let is_late = matches!(failure(&error), ExchangeError::TimedOut { .. });
+    assert!(is_late, "{error}");
     wire.ends();
 }
 

@@ -1,10 +1,5 @@
 //! The ends of awaited datagram endpoints: who destroys the queue pair, and who waits for that.
 
-use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Arc, Mutex};
-use std::thread::{self, ThreadId};
-use std::time::Duration;
-
 use fake_libibverbs::{posted, share, with};
 use verbs_async::verbs_channel::error::CloseError;
 use verbs_async::verbs_channel::verbs_core::codes::Gid;
@@ -13,41 +8,8 @@ use verbs_async::verbs_channel::verbs_core::verbs_sys::{IBV_WC_LOC_QP_OP_ERR, ib
 use verbs_async::verbs_channel::{BufferPool, DownReason};
 use verbs_harness::logged::{lines, listen};
 
-use crate::bench::{Bench, Task, announce, done, later};
-use crate::waits::{LONG, assert_all_ends, buffer, comes, endpoint, peer, sends};
-
-/// Calls of some verbs: each waits until it is released.
-pub(crate) struct Held {
-    begun: Receiver<&'static str>,
-    release: Sender<()>,
-}
-
-impl Held {
-    pub(crate) fn new(verbs: &'static [&'static str]) -> Self {
-        let (begins, begun) = mpsc::channel();
-        let (release, released) = mpsc::channel();
-        let released = Mutex::new(released);
-        let before = move |verb: &'static str, _| {
-            if verbs.contains(&verb) {
-                begins.send(verb).ok();
-                released.lock().unwrap().recv_timeout(LONG).ok();
-            }
-        };
-        with(|library| library.before = Some(Arc::new(before)));
-        Self { begun, release }
-    }
-
-    /// Waits until a call of this verb has begun.
-    pub(crate) fn begins(&self, verb: &str) {
-        let begun = self.begun.recv_timeout(LONG);
-        assert_eq!(begun.expect("it does not begin"), verb);
-    }
-
-    /// Lets one return.
-    pub(crate) fn returns(&self) {
-        self.release.send(()).unwrap();
-    }
-}
+use crate::bench::{Bench, Held, Task, announce, done, later};
+use crate::waits::{assert_all_ends, buffer, comes, endpoint, peer, sends};
 
 #[test]
 fn peers_without_an_answer_leave_helper_threads_to_other_endpoints() {
@@ -72,44 +34,50 @@ fn peers_without_an_answer_leave_helper_threads_to_other_endpoints() {
     for _ in 0..17 {
         held.begins("ibv_create_ah");
     }
-    let more = held.begun.recv_timeout(Duration::from_millis(100));
-    assert!(more.is_err(), "one endpoint has more than its share");
-    with(|library| library.before = None);
+    assert!(!held.has_begun(), "one endpoint has more than its share");
     drop((held, sends, theirs));
     drop((flooded, other, bench));
     assert_all_ends();
 }
 
-/// From now on, the threads that destroy queue pairs.
-pub(crate) fn destroys() -> Receiver<ThreadId> {
-    calls_of("ibv_destroy_qp")
-}
-
-/// From now on, the threads that call this.
-fn calls_of(called: &'static str) -> Receiver<ThreadId> {
-    let (sender, threads) = mpsc::channel();
-    let before = move |verb: &str, _| {
-        if verb == called {
-            sender.send(thread::current().id()).ok();
-        }
-    };
-    with(|library| library.before = Some(Arc::new(before)));
-    threads
-}
-
 #[test]
-fn last_clone_is_destroyed_on_a_helper_thread() {
+fn endpoint_is_destroyed_once_on_a_helper_thread() {
     let _shared = share();
-    let bench = Bench::new();
-    let (pd, datagrams) = endpoint(&bench);
-    let destroys = destroys();
-    drop(datagrams.clone());
-    assert!(destroys.try_recv().is_err(), "there is another");
-    drop(datagrams);
-    let helper = destroys.recv_timeout(LONG).expect("it is not destroyed");
-    assert_ne!(helper, thread::current().id());
-    drop((pd, bench));
-    assert_all_ends();
+    for way in ["dropped", "closed", "closing is abandoned"] {
+        println!("{way}");
+        let bench = Bench::new();
+        let (pd, datagrams) = endpoint(&bench);
+        sends(datagrams.send_to(&peer(), buffer(&pd))).unwrap();
+        let clone = datagrams.clone();
+        let mut waiting = Task::new(clone.receive_from()).waits();
+        let destroys = Held::new(&["ibv_destroy_qp"]);
+        if way == "dropped" {
+            drop(waiting);
+            drop(datagrams);
+            assert!(!destroys.has_begun(), "there is another");
+            drop(clone);
+            destroys.begins("ibv_destroy_qp");
+            destroys.returns();
+        } else {
+            let mut closing = Task::new(datagrams.close()).waits();
+            assert!(waiting.was_woken() > 0);
+            let error = waiting.ends().unwrap_err();
+            assert_eq!(error.down_reason(), Some(DownReason::Closed));
+            drop(waiting);
+            destroys.begins("ibv_destroy_qp");
+            destroys.returns();
+            if way == "closed" {
+                closing.ends_when_woken().unwrap();
+            }
+            drop(closing);
+            sends(datagrams.close()).unwrap();
+            assert!(!destroys.has_begun(), "once");
+            drop((clone, datagrams));
+        }
+        drop(destroys);
+        drop((pd, bench));
+        assert_all_ends();
+    }
 }
 
 #[test]
@@ -123,7 +91,7 @@ fn forgotten_handle_is_destroyed_on_a_helper_thread() {
     datagrams.forget(&peer);
     done([*posted().last().unwrap()]);
     sends(datagrams.flush());
-    assert!(held.begun.try_recv().is_err(), "the datagram had needed it");
+    assert!(!held.has_begun(), "the datagram had needed it");
     datagrams.forget(&peer);
     held.begins("ibv_destroy_ah");
     // Nothing is locked meanwhile.
@@ -147,18 +115,15 @@ fn handles_of_an_endpoint_that_ends_are_destroyed_on_helper_threads() {
         let other = other.build().unwrap();
         sends(datagrams.send_to(&other, buffer(&pd))).unwrap();
         datagrams.forget(&other);
-        let destroys = calls_of("ibv_destroy_ah");
-        let is_helper = || {
-            let thread = destroys.recv_timeout(LONG).expect("it is not destroyed");
-            assert_ne!(thread, thread::current().id());
-        };
+        let destroys = Held::new(&["ibv_destroy_ah"]);
+        (0..2).for_each(|_| destroys.returns());
         if is_closed {
             sends(datagrams.close()).unwrap();
-            is_helper();
+            destroys.begins("ibv_destroy_ah");
         }
         drop(datagrams);
-        (usize::from(is_closed)..2).for_each(|_| is_helper());
-        with(|library| library.before = None);
+        (usize::from(is_closed)..2).for_each(|_| destroys.begins("ibv_destroy_ah"));
+        drop(destroys);
         drop((pd, bench));
         assert_all_ends();
     }
@@ -181,56 +146,6 @@ fn notifier_that_fails_after_the_endpoint_was_closed_logs_nothing() {
 }
 
 #[test]
-fn closing_that_is_abandoned_closes_the_endpoint() {
-    let _shared = share();
-    let bench = Bench::new();
-    let (pd, datagrams) = endpoint(&bench);
-    let peer = peer();
-    sends(datagrams.send_to(&peer, buffer(&pd))).unwrap();
-    let mut waiting = Task::new(datagrams.receive_from()).waits();
-    let destroys = destroys();
-    let _pending = Task::new(datagrams.close()).poll();
-    assert!(waiting.was_woken() > 0);
-    let error = waiting.ends().unwrap_err();
-    assert_eq!(error.down_reason(), Some(DownReason::Closed));
-    let helper = destroys.recv_timeout(LONG).expect("it is not destroyed");
-    assert_ne!(helper, thread::current().id());
-    sends(datagrams.close()).unwrap();
-    drop(waiting);
-    drop((datagrams, pd, bench));
-    assert_all_ends();
-}
-
-#[test]
-fn closing_destroys_on_a_helper_thread() {
-    let _shared = share();
-    let bench = Bench::new();
-    let (pd, datagrams) = endpoint(&bench);
-    let destroys = destroys();
-    sends(datagrams.close()).unwrap();
-    assert_ne!(destroys.try_recv().unwrap(), thread::current().id());
-    assert!(destroys.try_recv().is_err(), "once");
-    drop((datagrams, pd));
-}
-
-#[test]
-fn refused_destroy_is_the_error_of_every_close() {
-    let _shared = share();
-    let bench = Bench::new();
-    let (pd, datagrams) = endpoint(&bench);
-    let pool = BufferPool::new(&pd, 64, 2).unwrap();
-    let block = pool.take_with(b"stuck").unwrap().unwrap();
-    sends(datagrams.send_to(&peer(), block)).unwrap();
-    with(|library| library.refuse.push(("ibv_destroy_qp", libc::EBUSY)));
-    for _ in 0..2 {
-        assert_eq!(later(datagrams.close()), Err(CloseError::Stuck));
-    }
-    assert_eq!(pool.available(), 1, "the device may still access the other");
-    fake_libibverbs::touch_posted();
-    fake_libibverbs::forget_requests();
-}
-
-#[test]
 fn closing_waits_for_a_queue_pair_that_another_thread_destroys() {
     let _shared = share();
     let bench = Bench::new();
@@ -250,21 +165,29 @@ fn closing_waits_for_a_queue_pair_that_another_thread_destroys() {
 }
 
 #[test]
-fn queue_pair_that_could_not_be_destroyed_before_is_the_error_of_closing() {
+fn queue_pair_that_cannot_be_destroyed_is_the_error_of_every_close() {
     let _shared = share();
-    // After a failure, and after a post that may have taken the datagram.
-    for is_posted in [false, true] {
+    // At the first close, after a failure, and after a post that may have taken the datagram.
+    for way in ["close", "failure", "post"] {
+        println!("{way}");
         let bench = Bench::new();
         let (pd, datagrams) = endpoint(&bench);
-        with(|library| library.refuse.push(("ibv_destroy_qp", libc::EBUSY)));
-        if is_posted {
+        let pool = BufferPool::new(&pd, 64, 2).unwrap();
+        let block = pool.take_with(b"stuck").unwrap().unwrap();
+        if way == "post" {
             with(|library| library.refuse_post = Some((1, libc::EIO, false)));
-            sends(datagrams.send_to(&peer(), buffer(&pd))).unwrap_err();
-        } else {
+        }
+        with(|library| library.refuse.push(("ibv_destroy_qp", libc::EBUSY)));
+        let sent = sends(datagrams.send_to(&peer(), block));
+        assert_eq!(sent.is_err(), way == "post");
+        if way == "failure" {
             bench.hand.over();
         }
-        assert!(datagrams.down_reason().is_some());
-        assert_eq!(later(datagrams.close()), Err(CloseError::Stuck));
+        assert_eq!(datagrams.down_reason().is_some(), way != "close");
+        for _ in 0..2 {
+            assert_eq!(later(datagrams.close()), Err(CloseError::Stuck));
+        }
+        assert_eq!(pool.available(), 1, "the device may still access the other");
         fake_libibverbs::touch_posted();
         fake_libibverbs::forget_requests();
     }

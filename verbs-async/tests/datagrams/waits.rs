@@ -86,41 +86,6 @@ pub(crate) fn sends<T>(send: impl Future<Output = T>) -> T {
 }
 
 #[test]
-fn datagram_wakes_the_task_that_waits_for_it() {
-    let _shared = share();
-    let bench = Bench::new();
-    let (pd, datagrams) = endpoint(&bench);
-    let mut task = Task::new(datagrams.receive_from()).waits();
-    comes(posted()[0], b"hello");
-    announce(&bench);
-    assert_eq!(task.was_woken(), 1);
-    let datagram = task.ends().unwrap();
-    assert_eq!(&datagram[..], b"hello");
-    assert_eq!(datagram.from().qp_num(), 0x77);
-    drop(task);
-    drop((datagram, datagrams, pd, bench));
-    assert_all_ends();
-}
-
-#[test]
-fn room_wakes_the_task_that_waits_for_it_and_no_other() {
-    let _shared = share();
-    let bench = Bench::new();
-    let (pd, datagrams) = endpoint(&bench);
-    let peer = peer();
-    sends(datagrams.send_to(&peer, buffer(&pd))).unwrap();
-    let mut second = Task::new(datagrams.send_to(&peer, buffer(&pd))).waits();
-    let mut receive = Task::new(datagrams.receive_from()).waits();
-    let sent = *posted().last().unwrap();
-    done([sent]);
-    announce(&bench);
-    assert_eq!((second.was_woken(), receive.was_woken()), (1, 0));
-    assert!(receive.poll().is_pending());
-    second.ends().unwrap();
-    assert_eq!(posted().len(), 4, "two receives, and two datagrams");
-}
-
-#[test]
 fn dropped_future_loses_no_datagram_and_no_wake_up() {
     let _shared = share();
     let bench = Bench::new();
@@ -164,67 +129,50 @@ fn block_that_comes_back_while_a_task_waits_is_posted_again() {
 }
 
 #[test]
-fn block_that_was_sent_is_free_when_the_send_was_polled() {
+fn block_of_a_send_is_free_when_it_was_polled_or_its_future_is_dropped() {
     let _shared = share();
     let bench = Bench::new();
     let (pd, datagrams) = endpoint(&bench);
-    let pool = BufferPool::new(&pd, 64, 1).unwrap();
-    let block = pool.take_with(b"x").unwrap().unwrap();
+    let pool = BufferPool::new(&pd, 64, 2).unwrap();
+    let block = || pool.take_with(b"x").unwrap().unwrap();
     let peer = peer();
-    sends(datagrams.send_to(&peer, block)).unwrap();
-    assert_eq!(pool.available(), 0);
+    sends(datagrams.send_to(&peer, block())).unwrap();
+    drop(Task::new(datagrams.send_to(&peer, block())).waits());
+    assert_eq!(pool.available(), 1);
+    assert_eq!(posted().len(), 3, "the receives, and the first datagram");
     let mut flush = Task::new(datagrams.flush()).waits();
     done([*posted().last().unwrap()]);
     announce(&bench);
     flush.ends();
-    assert_eq!(pool.available(), 1);
+    assert_eq!(pool.available(), 2);
 }
 
 #[test]
-fn dropped_send_leaves_its_block_in_the_pool() {
+fn closed_or_failed_endpoint_ends_every_wait() {
     let _shared = share();
-    let bench = Bench::new();
-    let (pd, datagrams) = endpoint(&bench);
-    let pool = BufferPool::new(&pd, 64, 1).unwrap();
-    let block = pool.take_with(b"x").unwrap().unwrap();
-    let peer = peer();
-    sends(datagrams.send_to(&peer, buffer(&pd))).unwrap();
-    drop(Task::new(datagrams.send_to(&peer, block)).waits());
-    assert_eq!(pool.available(), 1);
-    assert_eq!(posted().len(), 3, "the receives, and the first datagram");
-}
-
-#[test]
-fn closed_endpoint_ends_every_wait() {
-    let _shared = share();
-    let bench = Bench::new();
-    let (pd, datagrams) = endpoint(&bench);
-    let mut task = Task::new(datagrams.receive_from()).waits();
-    sends(datagrams.close()).unwrap();
-    assert!(task.was_woken() > 0);
-    let error = task.ends().unwrap_err();
-    let closed = RejectReason::Down(DownReason::Closed);
-    assert_eq!(error.to_string(), closed.to_string());
-    let peer = peer();
-    let rejected = now(datagrams.send_to(&peer, buffer(&pd))).unwrap_err();
-    assert_eq!(rejected.into_given().len(), 8);
-    now(datagrams.flush());
-    drop(task);
-    drop((datagrams, pd, bench));
-    assert_all_ends();
-}
-
-#[test]
-fn failed_notifier_ends_every_wait() {
-    let _shared = share();
-    let bench = Bench::new();
-    let (_pd, datagrams) = endpoint(&bench);
-    let mut task = Task::new(datagrams.receive_from()).waits();
-    bench.hand.over();
-    assert!(task.was_woken() > 0);
-    assert!(task.ends().is_err());
-    assert!(datagrams.down_reason().is_some());
-    assert!(now(datagrams.receive_from()).is_err());
+    for is_closed in [true, false] {
+        let bench = Bench::new();
+        let (pd, datagrams) = endpoint(&bench);
+        let mut task = Task::new(datagrams.receive_from()).waits();
+        match is_closed {
+            true => sends(datagrams.close()).unwrap(),
+            false => bench.hand.over(),
+        }
+        assert!(task.was_woken() > 0);
+        let reason = match is_closed {
+            true => DownReason::Closed,
+            false => DownReason::NotifierFailed,
+        };
+        assert_eq!(task.ends().unwrap_err().down_reason(), Some(reason));
+        assert_eq!(datagrams.down_reason(), Some(reason));
+        now(datagrams.receive_from()).unwrap_err();
+        let rejected = now(datagrams.send_to(&peer(), buffer(&pd))).unwrap_err();
+        assert_eq!(rejected.into_given().len(), 8);
+        now(datagrams.flush());
+        drop(task);
+        drop((datagrams, pd, bench));
+        assert_all_ends();
+    }
 }
 
 #[test]
@@ -253,6 +201,7 @@ fn each_datagram_wakes_one_task_and_each_room_one() {
     assert_eq!(sending.each_ref().map(Task::was_woken), [1, 0, 0]);
     let taken = [0, 1].map(|at| receiving[at].ends().unwrap());
     assert_eq!(taken.each_ref().map(|datagram| &datagram[..]), [b"a", b"b"]);
+    assert_eq!(taken[0].from().qp_num(), 0x77);
     for (at, send) in (1..).zip(&mut sending) {
         assert_eq!(send.was_woken(), 1);
         send.ends().unwrap();

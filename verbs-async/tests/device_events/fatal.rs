@@ -12,11 +12,11 @@ use verbs_async::{AsyncCq, AsyncDatagrams, AsyncGroup, ByteStream, CqEvents, Dev
 use verbs_core::device::EventType;
 use verbs_core::verbs_sys::{
     IBV_EVENT_CQ_ERR, IBV_EVENT_DEVICE_FATAL, IBV_EVENT_PORT_ERR, IBV_EVENT_QP_FATAL,
-    ibv_async_event, ibv_cq, ibv_event_type, ibv_qp,
+    ibv_async_event, ibv_cq, ibv_event_type,
 };
 use verbs_harness::faults;
 
-use crate::{block_on, port_event, waiting};
+use crate::{block_on, port_event, report_overrun, report_qp, waiting};
 
 /// A stream, whose channel is connected to itself, and the number of its queue pair.
 fn stream(context: &verbs_core::Context) -> (AsyncGroup, ByteStream, u32) {
@@ -39,33 +39,18 @@ const FATAL: [(&str, ibv_event_type); 3] = [
     (faults::REMOVED, IBV_EVENT_DEVICE_FATAL),
 ];
 
-/// Reports an event of this queue pair, or of the last completion queue.
-fn report_fatal(context: &verbs_core::Context, event_type: ibv_event_type, qp: &mut ibv_qp) {
-    let mut event = ibv_async_event::default();
-    if event_type == IBV_EVENT_QP_FATAL {
-        event.element.qp = &raw mut *qp;
-    }
-    if event_type == IBV_EVENT_CQ_ERR {
-        event.element.cq = last_cq().unwrap();
-    }
-    report(context, event_type, event);
-}
-
-fn queue_pair(qp_num: u32) -> ibv_qp {
-    ibv_qp {
-        qp_num,
-        ..ibv_qp::default()
-    }
-}
-
 #[test]
 fn fatal_events_end_streams() {
     let _shared = share();
     let (context, ..) = ladder();
     for (fault, event_type) in FATAL {
         let (_group, mut stream, qp_num) = stream(&context);
-        let (start, mut qp) = (Instant::now(), queue_pair(qp_num));
-        report_fatal(&context, event_type, &mut qp);
+        let start = Instant::now();
+        match event_type {
+            IBV_EVENT_QP_FATAL => report_qp(&context, event_type, qp_num),
+            IBV_EVENT_CQ_ERR => report_overrun(&context, last_cq().unwrap()),
+            _ => report(&context, event_type, ibv_async_event::default()),
+        }
         let error = block_on(stream.read(&mut [0; 8])).unwrap_err();
         faults::error(fault, "stream", &error, faults::at_once(start));
     }
@@ -163,26 +148,21 @@ fn queue_that_failed_before_it_is_watched_ends_its_waits() {
     let (context, ..) = ladder();
     let mut events = DeviceEvents::create(&CqEvents::create_thread(&context).unwrap()).unwrap();
     let completions = CqEvents::create_thread(&context).unwrap();
-    let mut reported = |event_type, event| {
-        report(&context, event_type, event);
-        block_on(events.next()).unwrap().unwrap();
-    };
+    let mut is_taken = || assert!(block_on(events.next()).unwrap().is_ok());
     // The queue of a group, a queue, and the queue pairs of an endpoint and of a channel.
     let (_group, _channels, [of_queue, _]) = waiting(&context);
-    let mut event = ibv_async_event::default();
-    event.element.cq = last_cq().unwrap();
-    reported(IBV_EVENT_CQ_ERR, event);
+    report_overrun(&context, last_cq().unwrap());
+    is_taken();
     let cq = AsyncCq::create(&completions, 16).unwrap();
-    event.element.cq = cq.cq().as_ptr();
-    reported(IBV_EVENT_CQ_ERR, event);
+    report_overrun(&context, cq.cq().as_ptr());
+    is_taken();
     let datagrams = endpoint(&context, &completions);
-    let mut qp = queue_pair(datagrams.endpoint().qp_num());
-    event.element.qp = &raw mut qp;
-    reported(IBV_EVENT_QP_FATAL, event);
+    report_qp(&context, IBV_EVENT_QP_FATAL, datagrams.endpoint().qp_num());
+    is_taken();
     let (_other, [left, _right], [of_pair, _sound]) = waiting(&context);
-    let mut qp = queue_pair(left.endpoint().unwrap().qp_num());
-    event.element.qp = &raw mut qp;
-    reported(IBV_EVENT_QP_FATAL, event);
+    let qp_num = left.endpoint().unwrap().qp_num();
+    report_qp(&context, IBV_EVENT_QP_FATAL, qp_num);
+    is_taken();
     events.watch_cq(&cq).unwrap();
     let overrun = DownReason::Event(EventType::CQ_ERR);
     let fatal = DownReason::Event(EventType::QP_FATAL);
@@ -207,9 +187,7 @@ fn failure_of_an_earlier_queue_with_the_same_handle_ends_no_other() {
         handle: before.cq().handle() + 1,
         ..ibv_cq::default()
     };
-    let mut event = ibv_async_event::default();
-    event.element.cq = &raw mut gone;
-    report(&context, IBV_EVENT_CQ_ERR, event);
+    report_overrun(&context, &raw mut gone);
     block_on(events.next()).unwrap().unwrap();
     let after = AsyncCq::create(&completions, 16).unwrap();
     assert_eq!(after.cq().handle(), gone.handle);
@@ -224,11 +202,8 @@ fn failure_of_an_earlier_queue_pair_with_the_same_number_ends_no_other() {
     let (context, ..) = ladder();
     let mut events = DeviceEvents::create(&CqEvents::create_thread(&context).unwrap()).unwrap();
     let (group, [gone, _other], operations) = waiting(&context);
-    let mut qp = queue_pair(gone.endpoint().unwrap().qp_num());
-    let qp_num = qp.qp_num;
-    let mut event = ibv_async_event::default();
-    event.element.qp = &raw mut qp;
-    report(&context, IBV_EVENT_QP_FATAL, event);
+    let qp_num = gone.endpoint().unwrap().qp_num();
+    report_qp(&context, IBV_EVENT_QP_FATAL, qp_num);
     block_on(events.next()).unwrap().unwrap();
     // The group is older than that, and its next channel has the number.
     drop((gone, operations));
@@ -247,7 +222,7 @@ fn failure_of_an_earlier_queue_pair_with_the_same_number_ends_no_other() {
     assert!(!channel.is_down());
     assert!(pin!(datagrams.receive_from()).poll(&mut cx).is_pending());
     // A failure of its own does.
-    report(&context, IBV_EVENT_QP_FATAL, event);
+    report_qp(&context, IBV_EVENT_QP_FATAL, qp_num);
     block_on(events.next()).unwrap().unwrap();
     assert!(channel.is_down());
 }

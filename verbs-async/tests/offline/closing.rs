@@ -4,10 +4,14 @@ use std::sync::Arc;
 use std::task::{Context, Wake, Waker};
 
 use fake_libibverbs::{assert_all_is_well, with};
+use verbs_async::AsyncGroup;
+use verbs_async::verbs_channel::{BufferPool, Channel, Outgoing};
 use verbs_channel::error::CloseError;
 use verbs_channel::verbs_core::verbs_sys::{IBV_WC_RETRY_EXC_ERR, ibv_wc};
 
-use crate::bench::{Bench, Task, announce, at_once, bounded, done, held_destroys, later, now};
+use crate::bench::{
+    Bench, Task, announce, at_once, bounded, done, held_destroys, join, later, now,
+};
 use crate::groups::{Peer, posted};
 
 #[test]
@@ -67,6 +71,30 @@ fn close_waits_for_no_flush() {
     peer.channel.abort();
     later(peer.channel.close()).unwrap();
     assert!(send.ends().0.is_err());
+}
+
+#[test]
+fn close_ends_when_what_waited_for_shared_room_is_rejected() {
+    let bench = Bench::new();
+    let pd = bench.context.alloc_pd().unwrap();
+    // One send and one receive are a channel's own, and they share room for two more.
+    let builder = Channel::builder(&pd).max_send_wr(3).max_recv_wr(1);
+    let group = AsyncGroup::new(builder.in_flight(6), 2, &bench.events).unwrap();
+    let [left, right] = [(); 2].map(|()| join(&group));
+    let pool = BufferPool::new(&pd, 8, 8).unwrap();
+    let buffer = || pool.take().unwrap();
+    let mut sends = [(); 3].map(|()| Task::new(left.send(buffer())).waits());
+    let ids = posted();
+    let requests = [(); 2].map(|()| Outgoing::send(buffer()).into());
+    let mut waiting = Task::new(right.batch(requests.into())).waits();
+    let close = Task::new(right.close()).waits();
+    // There is room, but the driver rejects the post: nothing of the channel is left.
+    with(|library| library.refuse_post = Some((0, libc::ENOMEM, true)));
+    done(ids);
+    announce(&bench);
+    assert_eq!((waiting.was_woken(), close.was_woken()), (1, 1));
+    assert!(waiting.ends().0.is_err());
+    assert!(sends.iter_mut().all(|send| send.ends().0.is_ok()));
 }
 
 #[test]
