@@ -1,7 +1,7 @@
 //! Transfers: sets of operations that end as a whole, awaited.
 //!
 //! ```text
-//! await: posted, or in the backlog ──────── all ended in time ──────► returns
+//! await: posted, or in the backlog, or next ─ all ended in time ────► returns
 //!   │ the timeout passes
 //!   ▼
 //! nothing more is posted; its channels to ERR; drain
@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use std::{fmt, mem};
 
@@ -86,13 +86,43 @@ use crate::task::coop;
 /// # Ok(())
 /// # }
 /// ```
+///
+/// # Several cards
+///
+/// A set is one group's, and so one card's. [`Rails`](verbs_channel::Rails) wait on their thread. An async program has a helper
+/// thread of its runtime carry out their transfers, and can abort them meanwhile:
+///
+/// ```no_run
+/// # #[cfg(feature = "tokio")]
+/// # async fn fetch(
+/// #     mut rails: verbs_async::verbs_channel::Rails,
+/// #     mut pages: verbs_async::verbs_channel::Transfer,
+/// #     cancelled: impl Future<Output = ()>,
+/// # ) {
+/// let abort = rails.abort_handle();
+/// let moving = tokio::task::spawn_blocking(move || {
+///     let ended = rails.transfer(&mut pages, None);
+///     (rails, pages, ended)
+/// });
+/// tokio::pin!(moving);
+/// let moved = tokio::select! {
+///     moved = &mut moving => moved,
+///     () = cancelled => {
+///         abort.abort();
+///         // The devices are done with all memory when this returns.
+///         moving.await
+///     }
+/// };
+/// # drop(moved);
+/// # }
+/// ```
 #[must_use = "dropping it with operations in flight takes their channels down"]
 pub struct AsyncTransfer {
     shared: Arc<SharedEngine>,
     // The requests of those that have not begun, and the outcomes.
     set: Transfer,
-    // Those that have begun and not ended, in this order.
-    begun: VecDeque<Begun>,
+    // Those that have begun and not ended, in this order, for each queue of a channel.
+    begun: Vec<VecDeque<Begun>>,
     // The timeout that has passed.
     late: Option<Duration>,
 }
@@ -100,7 +130,8 @@ pub struct AsyncTransfer {
 /// An operation of a transfer that has begun and not ended.
 #[derive(Clone, Copy)]
 struct Begun {
-    index: usize,
+    // Its queue's, and its own.
+    number: (usize, usize),
     channel: ChannelId,
     queue: Queue,
     at: Submission,
@@ -116,13 +147,10 @@ impl AsyncChannel {
 
 impl AsyncTransfer {
     pub(crate) fn new(shared: &Arc<SharedEngine>, operations: usize) -> Self {
-        let mut begun = VecDeque::new();
-        // As in the set: without it, they get their room when they begin.
-        let _has_room = begun.try_reserve_exact(operations);
         Self {
             shared: Arc::clone(shared),
             set: Transfer::with_capacity(operations),
-            begun,
+            begun: Vec::new(),
             late: None,
         }
     }
@@ -130,9 +158,9 @@ impl AsyncTransfer {
     /// Adds an operation on the channel with this [id](AsyncChannel::id). It begins when
     /// [`finish`](Self::finish) or [`finish_by`](Self::finish_by) is awaited.
     ///
-    /// If its queue is full then, it waits in the backlog, however long the backlog is. If it is
-    /// rejected, the rejection is its outcome. Outcomes that have not been [drained](Self::drain)
-    /// stay before it.
+    /// If its queue is full then, it waits: up to 16 operations of the set are in the backlog, however long that is, and
+    /// the others follow whenever the future is polled. If it is rejected, the rejection is its outcome. Outcomes that have
+    /// not been [drained](Self::drain) stay before it.
     pub fn add(&mut self, channel: ChannelId, request: impl Into<OwnedRequest>) {
         self.set.add(channel, request);
     }
@@ -181,9 +209,9 @@ impl AsyncTransfer {
     /// threads. If the transfer fails, the last poll ends its [leases](Self::lend) by system calls. With a deadline that has passed it begins none, and aborts those that an earlier call has begun and
     /// that have not completed yet. The other channels of the group are not affected.
     ///
-    /// The poll that finds the deadline passed withdraws all operations of the set from the backlog, and takes all
-    /// outcomes that are there, before it returns: so nothing more of the set is posted. It takes longer the more
-    /// operations have begun, and so does dropping the set.
+    /// The poll that finds the deadline passed withdraws the operations of the set from the backlog: so nothing more of the
+    /// set is posted. That, and dropping the set, takes longer the more the queues of its channels have room for. Rejecting
+    /// the others takes several polls, as all else.
     ///
     /// # Errors
     ///
@@ -203,10 +231,12 @@ impl AsyncTransfer {
                 self.late = Some(timeout);
             }
             if let Some(after) = self.late {
-                self.abort(after);
+                self.shut_down(|queue| DownReason::TimedOut { queue, after });
                 let drain_timeout = self.driver().with_engine(|engine| engine.drain_timeout());
-                let now = Instant::now();
-                if !self.is_finished() && !self.ended_within(now, drain_timeout, &sleep).await {
+                if !self
+                    .ended_within(Instant::now(), drain_timeout, &sleep)
+                    .await
+                {
                     self.destroy(after);
                     // They end when that has been done.
                     poll_fn(|cx| self.poll_ended(cx, None)).await;
@@ -253,33 +283,49 @@ impl AsyncTransfer {
         TransferEntries::of(&mut self.set).result()
     }
 
-    /// Begins all of them, and waits for them in their order. The outcomes of others stay in their slots
-    /// meanwhile. Pending at the deadline, too.
+    /// Begins those that there is room for, and waits for one queue after the other, but for all queues that are to have
+    /// room. The outcomes of others stay in their slots meanwhile. Pending at the deadline, too.
     fn poll_ended(&mut self, cx: &mut Context<'_>, deadline: Option<Instant>) -> Poll<()> {
         let mut steps = 0;
-        while !TransferEntries::have_begun(&self.set) {
-            if self.must_stop(&mut steps, cx, deadline) {
-                return Poll::Pending;
+        loop {
+            while !TransferEntries::have_begun(&self.set) {
+                if self.must_stop(&mut steps, cx, deadline) {
+                    return Poll::Pending;
+                }
+                if !self.begin() {
+                    break;
+                }
+                coop::count_ready(cx);
             }
-            if !self.begin() {
-                break;
+            let (mut is_waiting, mut has_room) = (false, false);
+            for queue in 0..self.begun.len() {
+                let needs_room = TransferEntries::waits(&self.set, queue);
+                while (needs_room || !is_waiting)
+                    && let Some(first) = self.begun[queue].front().copied()
+                {
+                    if self.must_stop(&mut steps, cx, deadline) {
+                        return Poll::Pending;
+                    }
+                    let outcome = match self.driver().poll_outcome(&first.at) {
+                        Some(outcome) => Poll::Ready(outcome),
+                        None => self.driver().wait(first.at, cx),
+                    };
+                    let Poll::Ready(outcome) = outcome else {
+                        is_waiting = true;
+                        break;
+                    };
+                    coop::count_ready(cx);
+                    self.begun[queue].pop_front();
+                    self.ended(&first, outcome);
+                    has_room |= needs_room;
+                }
             }
-            coop::count_ready(cx);
+            match (has_room, is_waiting) {
+                (true, _) => {}
+                (false, true) => return Poll::Pending,
+                (false, false) => return Poll::Ready(()),
+            }
         }
-        while let Some(first) = self.begun.front() {
-            if self.must_stop(&mut steps, cx, deadline) {
-                return Poll::Pending;
-            }
-            let outcome = match self.driver().poll_outcome(&first.at) {
-                Some(outcome) => outcome,
-                None => ready!(self.driver().wait(first.at, cx)),
-            };
-            coop::count_ready(cx);
-            let first = *first;
-            self.begun.pop_front();
-            self.ended(&first, outcome);
-        }
-        Poll::Ready(())
     }
 
     /// Whether a poll is to stop before its next step, which may post: that is slow on some devices.
@@ -292,13 +338,28 @@ impl AsyncTransfer {
         self.shared.must_yield(cx) || (reads_clock && is_over(deadline))
     }
 
-    /// Begins the next operation, if there is one.
+    /// Begins the next operation, if there is one and room for it. If the set is late, rejects it.
     fn begin(&mut self) -> bool {
-        let Self { shared, set, .. } = self;
-        let begin = |engine: &mut Engine| TransferEntries::of(set).begin(engine);
-        let Some((index, channel, piece)) = shared.driver.with_engine(begin) else {
+        let Self {
+            shared, set, begun, ..
+        } = self;
+        let mut entries = TransferEntries::of(set);
+        let begin = |engine: &mut Engine| {
+            let (number, channel, piece) = entries.begin(engine)?;
+            Some((number, channel, piece, engine.down_reason(channel)))
+        };
+        let Some((number, channel, piece, down)) = shared.driver.with_engine(begin) else {
             return false;
         };
+        if self.late.is_some() {
+            let reason = down.map_or(RejectReason::TimedOut, RejectReason::Down);
+            let given = match piece {
+                Piece::One(mut request) => (mem::take(request.buffer_mut()), None),
+                Piece::Chain(chain) => (OwnedBuffer::empty(), Some(chain)),
+            };
+            entries.end(number, Err(reason.into()), given, None);
+            return true;
+        }
         let (queue, at) = match piece {
             Piece::One(request) => {
                 let queue = request.queue();
@@ -310,8 +371,11 @@ impl AsyncTransfer {
                 (Queue::Send, at)
             }
         };
-        self.begun.push_back(Begun {
-            index,
+        if begun.len() <= number.0 {
+            begun.resize_with(number.0 + 1, VecDeque::new);
+        }
+        begun[number.0].push_back(Begun {
+            number,
             channel,
             queue,
             at,
@@ -345,60 +409,25 @@ impl AsyncTransfer {
         self.is_finished()
     }
 
-    /// Takes the outcomes of all that have ended, and rejects those in the backlog first: room that is
-    /// found here would have them posted.
-    fn take_ended(&mut self) {
-        // The last first: none is the head while others are behind it.
-        for begun in self.begun.iter().rev() {
-            self.driver().withdraw(&begun.at);
-        }
-        for _ in 0..self.begun.len() {
-            let Some(begun) = self.begun.pop_front() else {
-                return;
-            };
-            match self.driver().poll_outcome(&begun.at) {
-                Some(outcome) => self.ended(&begun, outcome),
-                None => self.begun.push_back(begun),
-            }
-        }
-    }
-
     fn ended(&mut self, begun: &Begun, outcome: Outcome) {
         let (result, given) = outcome.into_parts();
         let down = |engine: &mut Engine| engine.down_reason(begun.channel);
         let down = result.is_err().then(|| self.driver().with_engine(down));
-        TransferEntries::of(&mut self.set).end(begun.index, result, given, down.flatten());
+        TransferEntries::of(&mut self.set).end(begun.number, result, given, down.flatten());
     }
 
-    /// The second step of the ladder: takes the channels down that have operations in flight, and
-    /// rejects what was not posted.
-    fn abort(&mut self, after: Duration) {
-        // Operations that have completed by now are no reason to take a channel down.
-        self.take_ended();
-        self.shut_down(|queue| DownReason::TimedOut { queue, after });
-        let Self { shared, set, .. } = self;
-        let mut entries = TransferEntries::of(set);
-        while let Some((index, down, piece)) = shared.driver.with_engine(|engine| {
-            let (index, channel, piece) = entries.begin(engine)?;
-            Some((index, engine.down_reason(channel), piece))
-        }) {
-            let reason = down.map_or(RejectReason::TimedOut, RejectReason::Down);
-            let given = match piece {
-                Piece::One(mut request) => (mem::take(request.buffer_mut()), None),
-                Piece::Chain(chain) => (OwnedBuffer::empty(), Some(chain)),
-            };
-            entries.end(index, Err(reason.into()), given, None);
-        }
-    }
-
+    /// The second step of the ladder: nothing is posted from the backlog any more, and the channels that have operations in
+    /// flight are taken down.
     fn shut_down(&self, reason: impl Fn(Queue) -> DownReason) {
         let driver = self.driver();
-        for &Begun {
-            channel, queue, at, ..
-        } in &self.begun
-        {
+        for begun in &self.begun {
+            // The last first: none is the head while others are behind it.
+            let begun = begun.iter().rev();
+            begun.for_each(|begun| driver.withdraw(&begun.at));
+        }
+        for &Begun { channel, queue, .. } in self.in_flight() {
             let is_up = |engine: &mut Engine| engine.down_reason(channel).is_none();
-            if driver.is_posted(&at) && driver.with_engine(is_up) {
+            if driver.with_engine(is_up) {
                 driver.with(Some(channel), |engine| {
                     // It is one of this engine: an operation is in flight on it.
                     let _flushed = engine.flush(channel, reason(queue));
@@ -409,13 +438,20 @@ impl AsyncTransfer {
 
     /// The third step: helper threads destroy the queue pairs of what was not flushed.
     fn destroy(&self, after: Duration) {
-        for &Begun { channel, queue, .. } in &self.begun {
+        for &Begun { channel, queue, .. } in self.in_flight() {
             let is_open = |engine: &mut Engine| engine.endpoint(channel).is_some();
             if self.driver().with_engine(is_open) {
                 self.shared
                     .end(channel, DownReason::TimedOut { queue, after });
             }
         }
+    }
+
+    /// One operation of each queue that has some in flight: not completed by now.
+    fn in_flight(&self) -> impl Iterator<Item = &Begun> {
+        let is_in_flight = |begun: &&Begun| self.driver().is_in_flight(&begun.at);
+        let queues = self.begun.iter();
+        queues.filter_map(move |begun| begun.iter().rev().find(is_in_flight))
     }
 
     fn driver(&self) -> &Driver {
@@ -428,10 +464,8 @@ impl Drop for AsyncTransfer {
         if self.driver().is_in_child() {
             return;
         }
-        // Operations that have completed by now are no reason to take a channel down.
-        self.take_ended();
         self.shut_down(|_| DownReason::Abandoned);
-        for begun in self.begun.drain(..) {
+        for begun in self.begun.drain(..).flatten() {
             self.shared.driver.abandon(begun.at);
         }
     }

@@ -167,9 +167,12 @@ impl Driver {
         outcome
     }
 
-    /// Whether an operation has been posted.
-    pub(crate) fn is_posted(&self, submission: &Submission) -> bool {
-        self.state.lock().posted(*submission).is_some()
+    /// Whether an operation has been posted, and has not completed by now.
+    pub(crate) fn is_in_flight(&self, submission: &Submission) -> bool {
+        let mut state = self.state.lock();
+        state.dispatch_until(Some(*submission));
+        let posted = state.posted(*submission);
+        posted.is_some_and(|ticket| state.engine.is_in_flight(ticket))
     }
 
     /// Rejects an operation that is in its backlog, as if that had been full. Others go on.

@@ -2,21 +2,21 @@
 //! without a runtime.
 
 use std::cell::Cell;
-use std::future::{Future, poll_fn};
-use std::io;
+use std::future::{Future, pending, poll_fn};
 use std::pin::{Pin, pin};
-use std::task::Poll;
-use std::time::Duration;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+use std::{io, iter};
 
-use fake_libibverbs::with;
+use fake_libibverbs::{posted, with};
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
-use verbs_async::Operation;
-use verbs_async::verbs_channel::OwnedBuffer;
 use verbs_async::verbs_channel::error::Queue;
+use verbs_async::verbs_channel::{Channel, Outgoing, OwnedBuffer, TransportError};
+use verbs_async::{AsyncGroup, Operation};
 use verbs_core::PollSlot;
 
-use crate::bench::{Bench, bounded, done};
+use crate::bench::{Bench, Task, announce, bounded, done, join};
 use crate::groups::Peer;
 
 const TURNS: u32 = if cfg!(miri) { 3 } else { 100 };
@@ -215,4 +215,58 @@ fn async_io_timers_run_beside_a_task_that_is_always_ready() {
             }
         }));
     });
+}
+
+#[test]
+fn long_set_leaves_room_for_others_and_is_rejected_in_turns() {
+    let bench = Bench::new();
+    let pd = bench.context.alloc_pd().unwrap();
+    let builder = Channel::builder(&pd).max_send_wr(2);
+    let group = AsyncGroup::new(builder, 2, &bench.events).unwrap();
+    let (a, b) = (join(&group), join(&group));
+    let empty = || Outgoing::send(OwnedBuffer::empty());
+    let mut transfer = group.transfer(1000);
+    transfer.add(b.id(), empty());
+    (1..1000).for_each(|_| transfer.add(a.id(), empty()));
+    with(|library| library.posted.clear());
+    drop(Task::new(transfer.finish()).waits());
+    let complete = |before: usize| {
+        let requests = posted().split_off(before);
+        let completed = before + requests.len();
+        done(requests);
+        announce(&bench);
+        completed
+    };
+    let mut other = Task::new(a.run(empty())).waits();
+    // The send of the other channel does not complete yet.
+    let mut completed = 1;
+    while other.poll().is_pending() {
+        completed = complete(completed);
+    }
+    // Two in the queue, and sixteen in the backlog.
+    assert_eq!(completed, 1 + 2 + 16 + 1);
+    let mut task = Task::new(transfer.finish()).waits();
+    while completed < 100 {
+        let before = completed;
+        completed = complete(before);
+        assert!(before < completed || task.is_woken());
+        task = task.waits();
+    }
+    drop(task);
+    done([posted()[0]]);
+    done(posted().split_off(completed));
+    let mut late = Box::pin(transfer.finish_by(Instant::now(), |_| pending::<()>()));
+    let mut cx = Context::from_waker(Waker::noop());
+    let polls = iter::repeat_with(|| late.as_mut().poll(&mut cx)).take_while(Poll::is_pending);
+    let polls = polls.take(1000).count();
+    drop(late);
+    assert!((5..1000).contains(&polls), "{polls}");
+    let results: Vec<_> = transfer.drain().map(|outcome| outcome.result).collect();
+    let carried_out = results.iter().filter(|result| result.is_ok()).count();
+    // All that were posted, but for the other's.
+    assert_eq!(carried_out, posted().len() - 1);
+    let left = &results[carried_out..];
+    let is_rejected = |result| matches!(result, &Err(TransportError::Rejected(_)));
+    assert!(results.len() == 1000 && left.iter().all(is_rejected));
+    assert!(!a.is_down() && !b.is_down());
 }

@@ -180,6 +180,13 @@ impl Engine {
     }
 
     /// Whether an operation is in flight.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn is_in_flight(&self, ticket: Ticket) -> bool {
+        self.is_pending(ticket.id)
+    }
+
+    /// Whether an operation is in flight.
     #[inline(always)]
     pub(crate) fn is_pending(&self, id: Id) -> bool {
         self.flight.is_done(id) == Some(false)

@@ -442,6 +442,6 @@ fn operation_that_a_layer_above_has_begun_is_not_waited_for() {
     let mut entries = TransferEntries::of(&mut transfer);
     // Too late: its outcome is there.
     let late = Err(TransportError::Stuck);
-    entries.end(0, late, (OwnedBuffer::empty(), None), None);
+    entries.end((0, 0), late, (OwnedBuffer::empty(), None), None);
     assert!(transfer.drain().all(|outcome| outcome.buffer.is_none()));
 }

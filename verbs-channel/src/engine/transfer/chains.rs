@@ -11,7 +11,7 @@ use crate::error::{DownReason, Queue, RejectReason, TransportError};
 use crate::request::{OwnedChain, OwnedRequest};
 
 /// The most requests that share a doorbell and a completion.
-const CHAIN: u16 = 16;
+pub(super) const CHAIN: u16 = 16;
 
 /// Chains that a send queue has room for, at least: it is not empty while one of them completes.
 const CHAINS: u32 = 4;

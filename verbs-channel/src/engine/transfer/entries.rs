@@ -4,6 +4,7 @@ use std::mem;
 
 use verbs_core::WorkSuccess;
 
+use super::chains::CHAIN;
 use super::{NONE, State, Transfer, TransferError};
 use crate::buffer::OwnedBuffer;
 use crate::channel_id::ChannelId;
@@ -37,13 +38,14 @@ impl<'t> TransferEntries<'t> {
 
     /// Takes out the request of the operation that is to begin next, together with those that begin with it, and its
     /// channel. The operations of one queue begin in the order in which they were [added](Transfer::add), and writes and
-    /// reads that are too long for their channels in parts. `None` if all have begun.
+    /// reads that are too long for their channels in parts. `None` if all have begun, or for now: of each queue, no more
+    /// begin than it has room for, and a chain.
     ///
-    /// The number names the operation when it [ends](Self::end).
+    /// The numbers name the queue, counted from 0, and the operation when it [ends](Self::end).
     #[must_use = "the operation ends when its outcome is recorded"]
-    pub fn begin(&mut self, engine: &Engine) -> Option<(usize, ChannelId, Piece)> {
+    pub fn begin(&mut self, engine: &Engine) -> Option<((usize, usize), ChannelId, Piece)> {
         let rails = self.0.rails.iter().enumerate();
-        let waiting = rails.filter(|(_, rail)| rail.waiting != NONE);
+        let waiting = rails.filter(|(_, rail)| rail.waiting != NONE && !rail.is_full);
         let (at, index) = waiting
             .map(|(at, rail)| (at, rail.waiting))
             .min_by_key(|(_, index)| *index)?;
@@ -68,10 +70,14 @@ impl<'t> TransferEntries<'t> {
                 (Piece::One(request), entry.next)
             }
         };
-        self.0.rails.get_mut(at)?.waiting = next;
-        self.0.begun += usize::from(self.0.entries.get(index)?.run);
+        let run = entry.run;
+        let rail = self.0.rails.get_mut(at)?;
+        rail.waiting = next;
+        rail.begun += usize::from(run);
+        let room = engine.capacity(channel, rail.queue) as usize;
+        rail.is_full = rail.begun >= room + usize::from(CHAIN);
         self.0.unlink(at, index);
-        Some((index, channel, piece))
+        Some(((at, index), channel, piece))
     }
 
     /// Records how an operation has ended, with its buffer; or how those that began together have, with their chain. A
@@ -81,7 +87,7 @@ impl<'t> TransferEntries<'t> {
     /// then [`Stuck`](crate::TransportError::Stuck).
     pub fn end(
         &mut self,
-        index: usize,
+        (at, index): (usize, usize),
         result: Result<WorkSuccess, TransportError>,
         (buffer, chain): (OwnedBuffer, Option<OwnedChain>),
         down: Option<DownReason>,
@@ -92,7 +98,10 @@ impl<'t> TransferEntries<'t> {
         let State::Begun(had_memory) = entry.state else {
             return;
         };
-        self.0.begun -= usize::from(entry.run);
+        if let Some(rail) = self.0.rails.get_mut(at) {
+            rail.begun -= usize::from(entry.run);
+            rail.is_full = false;
+        }
         let ignore = &mut |_, _| {};
         if chain.is_some() || entry.run > 1 {
             let chain = chain.unwrap_or_default();
@@ -107,6 +116,13 @@ impl<'t> TransferEntries<'t> {
     #[must_use]
     pub fn have_begun(transfer: &Transfer) -> bool {
         transfer.rails.iter().all(|rail| rail.waiting == NONE)
+    }
+
+    /// Whether operations of the queue with this number have not begun.
+    #[must_use]
+    pub fn waits(transfer: &Transfer, at: usize) -> bool {
+        let rail = transfer.rails.get(at);
+        rail.is_some_and(|rail| rail.waiting != NONE)
     }
 
     /// Whether all operations of this transfer have ended.

@@ -69,9 +69,8 @@ pub struct Transfer {
     rails: Vec<Rail>,
     // Those that are not in flight.
     chains: Vec<OwnedChain>,
-    // Entries that have not ended, and those of them that a layer above has begun.
+    // Entries that have not ended.
     left: usize,
-    begun: usize,
     // They end with a transfer that fails.
     leases: Vec<Lease>,
 }
@@ -212,6 +211,9 @@ struct Rail {
     is_blocked: bool,
     // How many are posted one by one, after a chain of them was rejected.
     one_by_one: u16,
+    // How many a layer above has begun and not ended, and whether it is to end some before it begins more.
+    begun: usize,
+    is_full: bool,
 }
 
 const NONE: usize = usize::MAX;
@@ -229,7 +231,6 @@ impl Transfer {
             rails: Vec::with_capacity(RAILS),
             chains: Vec::new(),
             left: 0,
-            begun: 0,
             leases: Vec::new(),
         }
     }
@@ -254,6 +255,8 @@ impl Transfer {
                 last: index,
                 is_blocked: false,
                 one_by_one: 0,
+                begun: 0,
+                is_full: false,
             });
             return;
         };
@@ -307,7 +310,7 @@ impl Transfer {
     /// Operations that were never carried out are dropped with their buffers.
     pub fn drain(&mut self) -> impl Iterator<Item = TransferOutcome> {
         self.rails.clear();
-        (self.left, self.begun, self.added) = (0, 0, 0);
+        (self.left, self.added) = (0, 0);
         let entries = self.entries.drain(..).enumerate();
         // An operation that was split stands for its parts.
         let added = entries.filter(|(index, entry)| entry.of == *index);

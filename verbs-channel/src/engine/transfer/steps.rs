@@ -12,7 +12,12 @@ const STUCK: TransportError = TransportError::Stuck;
 impl Transfer {
     /// It is carried out from now on.
     pub(crate) fn begin(&mut self) {
-        if mem::take(&mut self.begun) > 0 {
+        let rails = self.rails.iter_mut();
+        let begun = rails.map(|rail| {
+            rail.is_full = false;
+            mem::take(&mut rail.begun)
+        });
+        if begun.sum::<usize>() > 0 {
             // A layer above has not ended them, and nothing here does.
             self.end_stuck(|state| matches!(state, State::Begun(_) | State::Chained));
         }
