@@ -31,7 +31,6 @@ pub(crate) struct Server {
     scratch: Scratch,
     pub(crate) program: Program,
     pub(crate) addr: String,
-    transport: &'static str,
 }
 
 /// A mount, which goes when it is dropped.
@@ -39,7 +38,7 @@ struct Mount(PathBuf);
 
 impl Server {
     /// `None` if the kernel cannot mount it here.
-    fn start(test: &Test, transport: &'static str, words: &[&str]) -> Option<Self> {
+    fn start(test: &Test, words: &[&str]) -> Option<Self> {
         if !verbs_harness::is_root() {
             test.skip("only root can mount");
             return None;
@@ -51,11 +50,11 @@ impl Server {
                 return None;
             }
         }
-        Self::unmounted(test, transport, words)
+        Self::unmounted(test, words)
     }
 
     /// For clients other than the kernel.
-    pub(crate) fn unmounted(test: &Test, transport: &'static str, words: &[&str]) -> Option<Self> {
+    pub(crate) fn unmounted(test: &Test, words: &[&str]) -> Option<Self> {
         let Some(ip) = verbs_harness::ip(&verbs_harness::context()) else {
             test.skip("the device has no IPv4 address");
             return None;
@@ -65,26 +64,19 @@ impl Server {
             fs::create_dir(scratch.path(dir)).unwrap();
         }
         let listen = format!("{ip}:0");
-        let (program, addr) = Self::serve(&scratch, &listen, transport, words);
+        let (program, addr) = Self::serve(&scratch, &listen, words);
         Some(Self {
             scratch,
             program,
             addr,
-            transport,
         })
     }
 
-    fn serve(
-        scratch: &Scratch,
-        listen: &str,
-        transport: &str,
-        words: &[&str],
-    ) -> (Program, String) {
+    fn serve(scratch: &Scratch, listen: &str, words: &[&str]) -> (Program, String) {
         let root = scratch.path("root");
         let common = ["--root", root.to_str().unwrap(), "--listen", listen];
-        let tcp: &[&str] = if transport == "tcp" { &["--tcp"] } else { &[] };
-        let program = Program::start(P9_SERVER, &[&common, tcp, words].concat(), "");
-        let addr = program.prints_after(&format!(" over {} at ", transport.to_uppercase()));
+        let program = Program::start(P9_SERVER, &[&common, words].concat(), "");
+        let addr = program.prints_after(" over RDMA at ");
         (program, addr)
     }
 
@@ -95,8 +87,7 @@ impl Server {
 
     fn mount(&self) -> Mount {
         let (ip, port) = self.addr.split_once(':').unwrap();
-        let transport = self.transport;
-        let options = format!("trans={transport},port={port},version=9p2000.L,msize=131072");
+        let options = format!("trans=rdma,port={port},version=9p2000.L,msize=131072");
         let dir = self.scratch.path("mount");
         let mount = Command::new("mount")
             .args(["-t", "9p", "-o", &options, ip])
@@ -182,7 +173,7 @@ const FILES: usize = 10;
 #[ignore = "needs an RDMA device"]
 fn a_tree_is_copied_to_a_mount_and_back() {
     let test = begin!(alone);
-    let Some(server) = Server::start(&test, "rdma", &[]) else {
+    let Some(server) = Server::start(&test, &[]) else {
         return;
     };
     let mount = server.mount();
@@ -204,6 +195,10 @@ fn a_tree_is_copied_to_a_mount_and_back() {
             });
         }
     });
+    let large: Vec<u8> = (0..250).cycle().take(4 << 20).collect();
+    fs::write(mount.path("large"), &large).unwrap();
+    assert!(fs::read(server.root("large")).unwrap() == large);
+    assert!(fs::read(mount.path("large")).unwrap() == large);
     // The remaining operations.
     fs::rename(mount.path("dir-0/file-3"), mount.path("moved")).unwrap();
     fs::hard_link(mount.path("moved"), mount.path("second")).unwrap();
@@ -235,7 +230,7 @@ fn a_tree_is_copied_to_a_mount_and_back() {
 #[ignore = "needs an RDMA device"]
 fn a_killed_process_leaves_no_file_open_and_a_killed_server_is_an_error() {
     let test = begin!(alone);
-    let Some(mut server) = Server::start(&test, "rdma", &[]) else {
+    let Some(mut server) = Server::start(&test, &[]) else {
         return;
     };
     fs::write(server.root("file"), vec![b'x'; 1 << 20]).unwrap();
@@ -267,7 +262,7 @@ fn a_killed_process_leaves_no_file_open_and_a_killed_server_is_an_error() {
     drop(mount);
     // The next server has the same files.
     assert!(root.join("file").exists());
-    (server.program, server.addr) = Server::serve(&server.scratch, &server.addr, "rdma", &[]);
+    (server.program, server.addr) = Server::serve(&server.scratch, &server.addr, &[]);
     let mount = server.mount();
     assert_eq!(fs::read(mount.path("file")).unwrap().len(), 1 << 20);
 }
@@ -276,62 +271,23 @@ fn a_killed_process_leaves_no_file_open_and_a_killed_server_is_an_error() {
 #[ignore = "needs an RDMA device"]
 fn a_read_only_mount_refuses_changes_and_ends_with_its_server() {
     let test = begin!(alone);
-    let Some(server) = Server::start(&test, "rdma", &["--read-only", "--max-clients", "1"]) else {
+    let Some(server) = Server::start(&test, &["--read-only", "--max-clients", "1"]) else {
         return;
     };
     fs::write(server.root("file"), "contents").unwrap();
-    fs::create_dir(server.root("dir")).unwrap();
     symlink("/etc", server.root("out")).unwrap();
     let mount = server.mount();
     let file = mount.path("file");
     assert_eq!(fs::read(&file).unwrap(), b"contents");
-    let new = mount.path("new");
-    for refused in [
-        fs::write(&file, "other"),
-        fs::write(&new, "other"),
-        fs::create_dir(&new),
-        fs::remove_dir(mount.path("dir")),
-        fs::remove_file(&file),
-        fs::rename(&file, &new),
-        fs::hard_link(&file, &new),
-        symlink("file", &new),
-        File::open(&file).and_then(|file| file.set_modified(std::time::SystemTime::now())),
-    ] {
-        let error = refused.unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::ReadOnlyFilesystem, "{error}");
-    }
+    let error = fs::write(&file, "other").unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::ReadOnlyFilesystem, "{error}");
     assert_eq!(fs::read(server.root("file")).unwrap(), b"contents");
-    assert_eq!(fs::read_dir(server.root("")).unwrap().count(), 3);
     // The link leads to the client's own directory.
     assert!(mount.path("out/passwd").exists());
     server.program.interrupt();
     let output = server.program.succeeds();
     assert!(output.contains("1 clients, "), "{output}");
     ends_with_an_error(&file);
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn a_large_file_goes_through_rdma_as_through_tcp() {
-    let test = begin!(alone);
-    let bytes: Vec<u8> = (0..250).cycle().take(4 << 20).collect();
-    for transport in ["rdma", "tcp"] {
-        let Some(server) = Server::start(&test, transport, &[]) else {
-            return;
-        };
-        let mount = server.mount();
-        let start = Instant::now();
-        fs::write(mount.path("file"), &bytes).unwrap();
-        let written = start.elapsed();
-        assert!(fs::read(server.root("file")).unwrap() == bytes);
-        let start = Instant::now();
-        let read = fs::read(mount.path("file")).unwrap();
-        let took = start.elapsed();
-        assert!(read == bytes);
-        let rate = |took: Duration| 4.0 / took.as_secs_f64();
-        let (written, read) = (rate(written), rate(took));
-        println!("over {transport}: {written:.1} MiB/s written, {read:.1} MiB/s read");
-    }
 }
 
 /// Runs a command of the shell, with two directories. One that has not ended in time is killed: it may wait for a
@@ -363,7 +319,7 @@ fn shell(server: &Server, command: &str, [from, to]: [&Path; 2]) -> String {
 fn a_tree_of_many_files_goes_there_and_back_by_tar() {
     let test = begin!(alone);
     let files: usize = env::var("VERBS_P9_FILES").map_or(20, |files| files.parse().unwrap());
-    let Some(server) = Server::start(&test, "rdma", &[]) else {
+    let Some(server) = Server::start(&test, &[]) else {
         return;
     };
     let (tree, back) = (server.scratch.path("tree"), server.scratch.path("back"));

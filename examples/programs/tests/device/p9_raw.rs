@@ -151,7 +151,7 @@ fn a_client_that_is_killed_with_requests_in_flight_leaves_nothing_behind() {
         });
     }
     let test = begin!();
-    let Some(server) = Server::unmounted(&test, "rdma", &["--msize", "16384"]) else {
+    let Some(server) = Server::unmounted(&test, &["--msize", "16384"]) else {
         return;
     };
     let bytes: Vec<u8> = (0..251).cycle().take(LEN).collect();
