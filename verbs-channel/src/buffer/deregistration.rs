@@ -62,7 +62,7 @@ pub(super) struct End {
 
 #[derive(Debug, Default)]
 struct State {
-    // How many regions could not be deregistered, once all have been tried.
+    // How many regions could not be deregistered, once all have been tried, or a device keeps a part.
     failed: Option<usize>,
     sleeping: Vec<Waker>,
 }
@@ -134,12 +134,17 @@ impl End {
                 ));
             }
         }
+        self.end(failed).into_iter().for_each(wake);
+    }
+
+    /// Sets the result: how many regions stay. Returns those who wait for it, to be [woken](wake).
+    pub(super) fn end(&self, failed: usize) -> Vec<Waker> {
         let mut state = self.lock();
-        state.failed = Some(failed);
+        state.failed.get_or_insert(failed);
         let sleeping = std::mem::take(&mut state.sleeping);
         drop(state);
         self.changed.notify_all();
-        sleeping.into_iter().for_each(wake);
+        sleeping
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -22,3 +22,4 @@ pub use owned::OwnedBuffer;
 pub(crate) use owned::within;
 pub use pool::{BufferPool, PoolBuffer, TakeWhenFree};
 pub use shared::{Shareable, SharedMemory, SharedSlice};
+pub(crate) use wake::wake;

@@ -4,6 +4,7 @@ use std::fmt;
 use std::mem;
 use std::ops::{Deref, DerefMut, Range, RangeBounds};
 use std::sync::Arc;
+use std::task::Waker;
 
 use verbs_core::__private::indices;
 use verbs_core::memory::Sge;
@@ -104,6 +105,16 @@ impl OwnedBuffer {
     /// The part of shared memory, if it is one.
     pub(super) fn shared(&self) -> Option<&SharedPart> {
         self.backing.as_ref()?.shared()
+    }
+
+    /// It is to be leaked, since a device may keep it. Returns the tasks that wait for the end of its memory, to be
+    /// woken when no engine is borrowed.
+    #[cold]
+    pub(crate) fn announce_leak(&self) -> Vec<Waker> {
+        let memory = self.shared().and_then(SharedPart::memory);
+        memory.map_or_else(Vec::new, |memory| {
+            memory.end.end(memory.registrations.len())
+        })
     }
 
     /// The range as an element, to be posted in this protection domain.

@@ -330,7 +330,8 @@ impl SharedMemory {
     /// Drops the memory, and returns a handle that waits until it has been deregistered: with the last slice and
     /// clone.
     ///
-    /// After that no device reaches the memory, and its keepalive or buffer has been dropped.
+    /// After that no device reaches the memory, and its keepalive or buffer has been dropped. After an operation that is
+    /// [stuck](TransportError::Stuck), it is [`NotDeregistered`](crate::Error::NotDeregistered).
     ///
     /// ```no_run
     /// # async fn of(memory: verbs_channel::SharedMemory) -> verbs_channel::Result<()> {

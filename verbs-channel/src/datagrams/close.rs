@@ -10,7 +10,7 @@ use verbs_core::path::{AddressHandle, DatagramEndpoint};
 use verbs_core::rdmacm::MulticastGroup;
 
 use super::handles::Handles;
-use crate::buffer::OwnedBuffer;
+use crate::buffer::{OwnedBuffer, wake};
 use crate::engine::Leak;
 use crate::panics::log_error;
 
@@ -112,7 +112,10 @@ impl DatagramEnding {
         match closed {
             Ok(()) => Some(ManuallyDrop::into_inner(held)),
             Err(error) => {
-                let buffers = held.0.len() + held.1.len();
+                let (sends, receives) = &*held;
+                let buffers = sends.len() + receives.len();
+                let kept = sends.iter().map(|sent| &sent.buffer).chain(receives);
+                kept.flat_map(OwnedBuffer::announce_leak).for_each(wake);
                 self.leak = Some(Leak { buffers, error });
                 None
             }

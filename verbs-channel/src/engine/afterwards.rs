@@ -4,10 +4,13 @@
 //! engine: a scope, by a thread-local of its thread. So the engine calls none of them: it queues what does, and the
 //! layer that holds the engine runs that between two borrows.
 
+use std::task::Waker;
+
 use verbs_core::queue_pair::DestroyedQueuePair;
 
 use super::leak::Leak;
 use super::peer::{Peer, Watched};
+use crate::buffer::wake;
 use crate::panics::{log_error, panics};
 
 /// Something that may run code of others.
@@ -15,6 +18,8 @@ use crate::panics::{log_error, panics};
 pub(crate) enum Afterwards {
     /// To be logged.
     Leak(Leak),
+    /// They wait for the end of memory, which never comes.
+    Wake(Vec<Waker>),
     /// Its memory, and the domain that it may have had to itself.
     #[expect(dead_code, reason = "only dropped")]
     QueuePair(DestroyedQueuePair),
@@ -44,6 +49,7 @@ impl Afterwards {
     pub(crate) fn run(self) {
         match self {
             Self::Leak(leak) => log_error(format_args!("{leak}")),
+            Self::Wake(waiting) => waiting.into_iter().for_each(wake),
             // Destructors log what has failed.
             other => {
                 let _panicked = panics(|| drop(other));

@@ -18,7 +18,7 @@ use verbs_core::error::PollError;
 use verbs_core::{Context, Error, QueuePair};
 
 use super::leak::{Leak, abort_with};
-use super::{Afterwards, Closed, Closing, Engine, Member, SlotBuffer};
+use super::{Afterwards, Closed, Closing, Engine, Member};
 use crate::channel_id::ChannelId;
 use crate::error::DownReason;
 
@@ -256,15 +256,18 @@ impl Engine {
         let Some(error) = error else {
             return;
         };
-        let mut buffers = 0;
+        let (mut buffers, mut waiting) = (0, Vec::new());
         let mut next = self.flight.first(at);
         while let Some(id) = next {
             next = self.flight.after(id);
             let owned = self.flight.take_buffer_in_flight(id);
-            buffers += owned.map_or(0, SlotBuffer::leak);
+            buffers += owned.map_or(0, |owned| owned.leak(&mut waiting));
         }
         let leak = Leak { buffers, error };
         self.afterwards.push(Afterwards::Leak(leak));
+        if !waiting.is_empty() {
+            self.afterwards.push(Afterwards::Wake(waiting));
+        }
     }
 }
 

@@ -124,10 +124,11 @@ pub enum Error {
         "a slice of cached memory, taken while this thread registers or frees some, would wait for a registration: take it before"
     )]
     CacheRecursion,
-    /// The driver failed to deregister this many regions of a [`SharedMemory`](crate::SharedMemory): **their devices
-    /// may still access the memory** until the process ends, so it was leaked. The log has the reasons.
+    /// The driver failed to deregister this many regions of a [`SharedMemory`](crate::SharedMemory), or all of them stay
+    /// since an operation on it is stuck: **their devices may still access the memory** until the process ends, so it
+    /// was leaked. The log has the reasons.
     #[error(
-        "the driver failed to deregister {regions} regions, whose devices may access the memory until the process ends: it was leaked, the log has the reasons"
+        "the driver failed to deregister {regions} regions, or an operation on them is stuck, and devices may access the memory until the process ends: it was leaked, the log has the reasons"
     )]
     NotDeregistered {
         /// How many regions.

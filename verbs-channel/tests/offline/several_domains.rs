@@ -116,6 +116,11 @@ fn owner_of_a_slice_is_dropped_when_the_device_is_done_with_it() {
     let owner = Arc::new(());
     let slice = memory.slice(..).unwrap().owned_by(Arc::clone(&owner));
     channel.start_receive(slice).unwrap();
+    let mut ended = memory.deregister();
+    let woken = WakeCounter::new();
+    let waker = Waker::from(Arc::clone(&woken));
+    let mut context = Context::from_waker(&waker);
+    assert!(Pin::new(&mut ended).poll(&mut context).is_pending());
     refuse("ibv_modify_qp", 1);
     refuse("ibv_destroy_qp", 1);
     drop(channel);
@@ -124,6 +129,9 @@ fn owner_of_a_slice_is_dropped_when_the_device_is_done_with_it() {
         2,
         "the device may have it forever"
     );
+    assert_eq!(woken.wakes(), 1);
+    let never = ended.wait(Some(Duration::ZERO)).unwrap();
+    assert!(matches!(never, Err(Error::NotDeregistered { regions: 1 })));
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::mem;
 use std::slice;
+use std::task::Waker;
 
 use verbs_core::WorkSuccess;
 
@@ -155,14 +156,22 @@ impl SlotBuffer {
         Some(flags.fold(0, |all, request| all | request.op.flags()))
     }
 
-    /// Leaks it. Returns how many buffers that is.
+    /// Leaks it. Returns how many buffers that is, and adds the tasks that wait for the end of their memory.
     #[expect(clippy::mem_forget, reason = "the device may still touch it")]
-    pub(crate) fn leak(self) -> usize {
-        let count = match &self {
-            Self::Buffer(_) => 1,
-            Self::Batch(requests) => requests.len(),
-            Self::Chain(chain) => chain.len(),
+    pub(crate) fn leak(self, waiting: &mut Vec<Waker>) -> usize {
+        let mut count = 0;
+        let mut leak = |buffer: &OwnedBuffer| {
+            waiting.extend(buffer.announce_leak());
+            count += 1;
         };
+        match &self {
+            Self::Buffer(buffer) => leak(buffer),
+            Self::Batch(requests) => requests.iter().for_each(|request| leak(&request.buffer)),
+            Self::Chain(chain) => {
+                let requests = (0..chain.len()).filter_map(|index| chain.request(index));
+                requests.for_each(|request| leak(&request.buffer));
+            }
+        }
         mem::forget(self);
         count
     }
