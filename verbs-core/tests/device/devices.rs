@@ -3,7 +3,7 @@
 use verbs_core::completion::CompletionChannel;
 use verbs_core::device::{Guid, NodeType, TransportType};
 use verbs_core::error::ErrorKind;
-use verbs_core::{CompletionQueue, Context, Device, Error, QueuePair};
+use verbs_core::{CompletionQueue, Device, Error, QueuePair};
 use verbs_harness::iwarp::is_iwarp;
 use verbs_harness::{assert_says, begin, context, device_name, peer_name, sysfs};
 
@@ -76,18 +76,6 @@ fn limits_are_usable_and_the_extended_attributes_agree() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn the_first_active_device_is_one() {
-    let _test = begin!();
-    let context = Context::first_active().unwrap();
-    let port = context.active_port().unwrap().unwrap();
-    assert_eq!(
-        context.query_port(port).unwrap().state(),
-        verbs_core::codes::PortState::ACTIVE
-    );
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
 fn a_device_has_its_place_and_its_rate() {
     let _test = begin!();
     let device = Device::by_name(&device_name()).unwrap();
@@ -148,20 +136,4 @@ fn close_fails_while_objects_are_in_use() {
     queue.close().unwrap();
     channel.close().unwrap();
     domain.close().unwrap();
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn objects_of_two_contexts_do_not_mix() {
-    let _test = begin!();
-    let (mine, other) = (context(), context());
-    let (pd, cq) = (
-        mine.alloc_pd().unwrap(),
-        CompletionQueue::create(&other, 8).unwrap(),
-    );
-    let own = CompletionQueue::create(&mine, 8).unwrap();
-    for (send_cq, recv_cq) in [(&cq, &own), (&own, &cq)] {
-        let error = QueuePair::builder(&pd, send_cq, recv_cq).build();
-        assert!(matches!(error, Err(Error::ForeignContext { .. })));
-    }
 }

@@ -328,10 +328,10 @@ fn impossible_settings_are_rejected_before_c_is_called() {
         error(builder.clone().max_send_wr(5000).config()).kind(),
         ErrorKind::Limit
     );
-    assert!(matches!(
-        error(DatagramQueuePair::builder(&pd, &cq, &foreign).config()),
-        Error::ForeignContext { .. }
-    ));
+    for (send_cq, recv_cq) in [(&cq, &foreign), (&foreign, &cq)] {
+        let error = error(DatagramQueuePair::builder(&pd, send_cq, recv_cq).config());
+        assert!(matches!(error, Error::ForeignContext { .. }), "{error}");
+    }
     assert!(matches!(
         error(builder.clone().max_inline_data(513).config()),
         Error::Limit {
