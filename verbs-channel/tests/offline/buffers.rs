@@ -5,7 +5,9 @@ use std::ops::Bound;
 use std::thread;
 
 use fake_libibverbs::{assert_all_is_well, with};
-use verbs_channel::{BufferPool, Channel, Outgoing, OwnedBuffer, OwnedRequest, RejectReason};
+use verbs_channel::{
+    BufferPool, Channel, Outgoing, OwnedBuffer, OwnedRequest, PoolBuffer, RejectReason,
+};
 
 use crate::fake_device::{called, channel, forget_the_past, pd, region, succeeds};
 
@@ -172,6 +174,24 @@ fn a_range_too_long_for_an_element_is_rejected_when_it_is_posted() {
     let ended = channel.poll(ticket).unwrap().unwrap();
     let region = ended.buffer.unwrap().into_region().unwrap();
     assert_eq!(region.len(), most + 2);
+}
+
+#[test]
+fn buffers_are_pointers_and_are_send_and_sync() {
+    fn goes_anywhere<T: Send + Sync + 'static>() -> usize {
+        size_of::<T>()
+    }
+    assert_eq!(goes_anywhere::<OwnedBuffer>(), size_of::<usize>());
+    assert_eq!(goes_anywhere::<PoolBuffer>(), size_of::<usize>());
+    const NONE: OwnedBuffer = OwnedBuffer::empty();
+    let mut empty = NONE;
+    assert!(empty.set_range(..).is_ok() && empty.set_range(..1).is_err());
+    assert_eq!(
+        format!("{empty:?}"),
+        "OwnedBuffer { range: 0..0, capacity: 0 }"
+    );
+    let empty = empty.into_block().unwrap_err().into_region().unwrap_err();
+    assert_eq!((empty.len(), empty.capacity()), (0, 0));
 }
 
 #[test]
