@@ -211,6 +211,7 @@
 //! |---|---|
 //! | [`AsyncGroup::new`], and the drop of all that belongs to a group | `ibv_create_cq`, `ibv_alloc_mw`; `ibv_destroy_cq`, `ibv_dealloc_mw` |
 //! | [`AsyncGroup::prepare`], [`AsyncGroup::loopback`]; the drop of a `PreparedChannel` | `ibv_create_qp`, `ibv_modify_qp`; `ibv_destroy_qp` |
+//! | [`AsyncGroup::join`], and all that connects, when the group grows | `ibv_resize_cq` |
 //! | [`AsyncChannel::into_stream`], and the drop of the stream | `ibv_reg_mr`; `ibv_dereg_mr` |
 //! | [`AsyncChannel::lease`], [`AsyncChannel::revoke`]; the drop of a lease, the end of a channel that has leases, and [`AsyncTransfer::finish`] and [`finish_by`](AsyncTransfer::finish_by), which end those of a transfer that fails | `ibv_reg_mr`, `ibv_alloc_mw`; `ibv_dereg_mr`, `ibv_dealloc_mw` |
 //! | the last drop of a pool, shared memory, domain or device | `ibv_dereg_mr`, `ibv_dealloc_pd`, `ibv_close_device` |

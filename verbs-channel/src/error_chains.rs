@@ -246,7 +246,7 @@ const fn of_exchange(error: &ExchangeError) -> usize {
 }
 
 fn errors() -> Vec<Error> {
-    let endpoint = verbs_core::Error::Endpoint(EndpointError::NoLid);
+    let endpoint = || verbs_core::Error::Endpoint(EndpointError::NoLid);
     let mut all = vec![
         Error::StaleTicket,
         Error::InFlight {
@@ -255,7 +255,7 @@ fn errors() -> Vec<Error> {
         },
         Error::ForeignMember,
         Error::UnknownChannel(ChannelId::NONE),
-        Error::GroupFull(3),
+        Error::GroupFull(endpoint()),
         Error::GroupFailed(DownReason::ReceivesLost),
         Error::Unpolled(1024),
         Error::Capacity {
@@ -285,7 +285,7 @@ fn errors() -> Vec<Error> {
         Error::CacheRecursion,
         Error::PeerTimeout(Duration::from_millis(10)),
         Error::NotDeregistered { regions: 1 },
-        Error::Core(endpoint),
+        Error::Core(endpoint()),
     ];
     all.extend(transport_errors().into_iter().map(Error::Transport));
     all.extend(exchange_errors().into_iter().map(Error::from));

@@ -233,7 +233,7 @@ impl Driver {
     pub(crate) fn joined(&self) {
         let mut state = self.state.lock();
         state.reserve_waits();
-        // The queue is not armed if that has failed before.
+        // The queue is not armed if that has failed before, or if it has grown.
         state.drive(None);
     }
 

@@ -32,7 +32,7 @@ pub(crate) struct DriverState {
     pub(super) waiters: usize,
     // The part of `waiters` that is queued operations, and tasks that wait for a channel.
     pub(super) queued_or_waiting: usize,
-    pub(super) armed: bool,
+    pub(crate) armed: bool,
     // Waker of the task that waits for a message of shared receives, which is a waiter, too.
     pub(super) message_waker: Option<Waker>,
     // Indexed by slot: who waits for the operation.

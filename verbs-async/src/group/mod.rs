@@ -48,7 +48,8 @@ pub struct AsyncGroup {
 }
 
 impl AsyncGroup {
-    /// Creates a group of at most `max_channels` channels.
+    /// Creates a group with room for this number of channels, and [more](ChannelConfig::group) if its completion queue
+    /// can grow.
     ///
     /// `channels` are the settings of the channels: a builder, or a configuration, by value or by reference. Its `timeout` and
     /// `strategy` have no effect here.
@@ -73,10 +74,10 @@ impl AsyncGroup {
     /// Those of [`ChannelConfig::group`].
     pub fn new(
         channels: impl Into<ChannelConfig>,
-        max_channels: u32,
+        room_for: u32,
         events: &CqEvents,
     ) -> Result<Self> {
-        let (engine, factory) = channels.into().engine(max_channels, events.channel())?;
+        let (engine, factory) = channels.into().engine(room_for, events.channel())?;
         Self::of_engine(engine, factory, events)
     }
 
@@ -179,7 +180,7 @@ impl AsyncGroup {
     ///
     /// # Errors
     ///
-    /// The error of [`ChannelGroup::join`], with the channel: the group is full or [has failed](Self::failure), another group prepared the
+    /// The error of [`ChannelGroup::join`], with the channel: the group is full and does not grow, or [has failed](Self::failure), another group prepared the
     /// channel, or its peer cannot be watched, because too many descriptors are open, or because the runtime of the
     /// group's notifier has ended. Dropping the error drops the channel: this thread destroys its queue pair. A
     /// dropped channel belongs to the group until a helper thread has destroyed its queue pair. [`handshake`](Self::handshake) and all
@@ -223,6 +224,7 @@ impl AsyncGroup {
             return Err((Rejected::new(error, member), false));
         }
         let mut state = self.shared.driver.state().lock();
+        let room = state.subscription.cq().min_capacity();
         let joined = match state.engine.join(member) {
             Err(rejected) => {
                 let is_full = matches!(rejected.error(), verbs_channel::Error::GroupFull(_));
@@ -236,6 +238,8 @@ impl AsyncGroup {
                 Ok((at, receives, state.engine.take_rejected_receives()))
             }
         };
+        // The driver may have forgotten that a queue was armed that has grown.
+        state.armed &= state.subscription.cq().min_capacity() == room;
         drop(state);
         // If its receives could not be posted, it is down already.
         self.shared.driver.joined();

@@ -66,7 +66,7 @@ pub struct SharedMessages {
 }
 
 impl AsyncGroup {
-    /// Creates a group of at most `max_channels` channels that share their receives, and returns their
+    /// Creates a group with room for this number of channels, which share their receives, and returns their
     /// messages: see [`ChannelConfig::shared_receives`] and [`ChannelConfig::shared_immediates`].
     ///
     /// Its channels do not post receives: [`receive`](crate::AsyncChannel::receive) and
@@ -82,10 +82,10 @@ impl AsyncGroup {
     #[doc(alias = "ibv_create_srq")]
     pub fn with_shared_receives(
         receives: &SharedReceivesConfig,
-        max_channels: u32,
+        room_for: u32,
         events: &CqEvents,
     ) -> Result<(Self, SharedMessages)> {
-        let (engine, factory) = receives.engine(max_channels, events.channel())?;
+        let (engine, factory) = receives.engine(room_for, events.channel())?;
         let pool = engine.shared_pool().cloned();
         let group = Self::of_engine(engine, factory, events)?;
         let shared = Arc::clone(group.shared());

@@ -11,7 +11,7 @@ use verbs_async::Bind;
 #[cfg(feature = "rdmacm")]
 use verbs_async::verbs_channel::Peer;
 use verbs_async::verbs_channel::connect::Met;
-use verbs_async::verbs_channel::exchange::ExchangeError;
+use verbs_async::verbs_channel::exchange::{ExchangeError, RefusalCode};
 use verbs_async::verbs_channel::verbs_core::Context;
 use verbs_async::verbs_channel::verbs_core::device::EventType;
 use verbs_async::verbs_channel::{self, Connect, DownReason};
@@ -137,8 +137,8 @@ fn each_peer_has_a_timeout_after_which_the_next_is_accepted() {
 #[test]
 fn error_of_one_peer_affects_no_other() {
     on_all(|events| async move {
-        // One pair, and no more.
-        let group = group(&events, 2);
+        // One pair, and no more: the driver does not resize its queue.
+        let (group, other) = (group(&events, 2), group(&events, 1));
         let (listener, address) = bind();
         let mut listener = group.listen(listener, LONG).await.unwrap();
         let mut stranger = TcpStream::connect(address).unwrap();
@@ -147,13 +147,17 @@ fn error_of_one_peer_affects_no_other() {
         assert_eq!(arrival.peer, Some(stranger.local_addr().unwrap().into()));
         let error = arrival.outcome.unwrap_err();
         is_not_ours(&error);
-        let connect = || tokio::spawn(connect(group.clone(), address, LONG));
-        let good = connect();
+        let good = tokio::spawn(connect(group, address, LONG));
         let _met = listener.accept().await.unwrap().outcome.unwrap();
         let _good = good.await.unwrap().unwrap();
-        let refused = connect();
+        let refused = tokio::spawn(connect(other, address, LONG));
         listener.accept().await.unwrap().outcome.unwrap_err();
-        refused.await.unwrap().unwrap_err();
+        let error = refused.await.unwrap().unwrap_err();
+        let ExchangeError::Refused { code, words } = failure(&error) else {
+            panic!("{error}");
+        };
+        assert_eq!(*code, RefusalCode::HANDSHAKE);
+        assert!(words.contains("the group is full"), "{words}");
     });
 }
 

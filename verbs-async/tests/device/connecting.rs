@@ -1,10 +1,9 @@
-//! Connecting: to async peers and blocking ones, in time or not, and to groups that are full.
+//! Connecting: to async peers and blocking ones, in time or not.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::thread;
 
-use verbs_async::verbs_channel::exchange::{ExchangeError, RefusalCode};
 use verbs_async::verbs_channel::verbs_core::{Device, ProtectionDomain};
 use verbs_async::verbs_channel::{self, Channel, Connect, PreparedChannel};
 use verbs_async::{AsyncChannel, AsyncGroup, Error};
@@ -138,45 +137,6 @@ fn connects_over_a_stream_that_is_used_afterwards() {
         assert_eq!(stream.write(b"more").unwrap(), 4);
     });
     peer.join().unwrap();
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn full_group_is_reported_to_the_peer() {
-    let _test = begin!();
-    for way in RUNTIMES {
-        let (listener, address) = listener();
-        let peer = thread::spawn(move || {
-            let channel = blocking().connect(address, PATIENCE).unwrap().channel;
-            let refused = blocking().connect(address, PATIENCE).map(drop);
-            echo(channel);
-            match refused.unwrap_err() {
-                verbs_channel::Error::Exchange(failure) => match failure.error {
-                    ExchangeError::Refused { code, words } => {
-                        assert_eq!(code, RefusalCode::HANDSHAKE);
-                        assert!(words.contains("the group is full"), "{words}");
-                    }
-                    other => panic!("{other}"),
-                },
-                other => panic!("{other}"),
-            }
-        });
-        run(way, async move {
-            let group = group(way, 1);
-            let mut listener = group.listen(listener, PATIENCE).await.unwrap();
-            let channel = listener.accept().await.unwrap().outcome.unwrap().channel;
-            let full = listener.accept().await.unwrap().outcome.map(drop);
-            assert!(
-                matches!(
-                    full,
-                    Err(Error::Channel(verbs_channel::Error::GroupFull(1)))
-                ),
-                "{full:?}"
-            );
-            echoed(group.pd(), &channel).await;
-        });
-        peer.join().unwrap();
-    }
 }
 
 #[test]

@@ -1,7 +1,11 @@
 //! The calls of the driver that the executor's thread makes, as a driver may be slow in any of them.
 
 use std::collections::BTreeSet;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::task::Poll;
 use std::time::Instant;
 use std::{mem, thread};
 
@@ -45,7 +49,7 @@ fn executor_calls_the_driver_where_the_documentation_says_so_and_nowhere_else() 
         let (pd, events) = device();
         let pool = BufferPool::new(&pd, 64, 16).unwrap();
         let calls = Calls::new();
-        let group = AsyncGroup::new(Channel::builder(&pd), 8, &events).unwrap();
+        let group = AsyncGroup::new(Channel::builder(&pd), 2, &events).unwrap();
         assert_eq!(calls.take(), ["ibv_create_cq", "ibv_get_async_event"]);
         let prepared = group.prepare().unwrap();
         assert_eq!(calls.take(), ["ibv_create_qp", "ibv_modify_qp"]);
@@ -71,7 +75,12 @@ fn executor_calls_the_driver_where_the_documentation_says_so_and_nowhere_else() 
         assert_eq!(calls.take(), [""; 0]);
 
         let (left, right) = group.loopback().unwrap();
-        calls.take();
+        let others = group.loopback().unwrap();
+        assert_eq!(
+            calls.take(),
+            ["ibv_create_qp", "ibv_modify_qp", "ibv_resize_cq"]
+        );
+        drop(others);
         left.abort();
         assert_eq!(calls.take(), [""; 0]);
         let stream = right.into_stream().unwrap();
@@ -83,7 +92,30 @@ fn executor_calls_the_driver_where_the_documentation_says_so_and_nowhere_else() 
     });
 }
 
-/// The same for leases, by windows and by registrations.
+/// The driver may have forgotten that it was armed.
+#[test]
+fn queue_that_has_grown_is_armed_again() {
+    alone(async || {
+        let (pd, events) = device();
+        let group = AsyncGroup::new(Channel::builder(&pd), 2, &events).unwrap();
+        let (left, right) = group.loopback().unwrap();
+        let block = || OwnedBuffer::from(pd.reg_mr(vec![0_u8; 8]).unwrap());
+        let mut receive = pin!(right.receive(block()));
+        let is_pending = poll_fn(|cx| Poll::Ready(receive.as_mut().poll(cx).is_pending()));
+        assert!(is_pending.await, "it has armed the queue");
+        let armed = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&armed);
+        watch_calls(move |verb| {
+            count.fetch_add(usize::from(verb == "ibv_req_notify_cq"), Ordering::Relaxed);
+        });
+        let _others = group.loopback().unwrap();
+        assert_eq!(armed.load(Ordering::Relaxed), 1);
+        left.send(block()).await.0.unwrap();
+        receive.await.0.unwrap();
+    });
+}
+
+/// The table for leases, by windows and by registrations.
 #[test]
 fn leases_call_the_driver_where_the_documentation_says_so_and_nowhere_else() {
     alone(async || {

@@ -79,13 +79,14 @@ pub struct ChannelConfig {
     /// its channels together. Unless set, all queues can be full at once.
     ///
     /// The group's completion queue has this many entries (C: `cqe`), instead of
-    /// `max_channels * (max_send_wr + max_recv_wr)`. The setting has no effect on a single
+    /// `channels * (max_send_wr + max_recv_wr)`, where `channels` is the number that the
+    /// [group](Self::group) is created for. The setting has no effect on a single
     /// channel, or if the total is at least that product. A total that is too small for one
-    /// request in each queue is raised to `2 * max_channels`.
+    /// request in each queue is raised to `2 * channels`.
     ///
-    /// Each queue of each channel has a share of `total / (4 * max_channels)` requests, which
+    /// Each queue of each channel has a share of `total / (4 * channels)` requests, which
     /// no other channel can use: at least one, and at most the depth of the queue. So the
-    /// shares usually take up to half of the total. The rest is common, first come, first
+    /// shares usually take up to half of the total. Each further channel adds the same shares to the total. The rest is common, first come, first
     /// served: a channel can fill its queues while others are idle. A request for which there
     /// is no room is rejected with [`RejectReason::Budget`], which
     /// [is backpressure](RejectReason::is_backpressure). In `verbs-async` it waits in the
@@ -250,11 +251,9 @@ impl ChannelConfig {
         &self.pd
     }
 
-    /// How `channels` channels share the budget of their group; `None` if each has all of its
-    /// queues.
-    fn shares(&self, channels: u32, max_recv_wr: u32) -> Option<Shares> {
-        let depths = [self.max_send_wr, max_recv_wr];
-        Shares::divide(self.in_flight?, channels, depths)
+    /// How `channels` channels share the budget of their group.
+    fn shares(&self, channels: u32, max_recv_wr: u32) -> Shares {
+        Shares::divide(self.in_flight, channels, [self.max_send_wr, max_recv_wr])
     }
 
     /// A completion queue with room for everything that can be in flight on `channels` channels,
@@ -297,30 +296,15 @@ impl ChannelConfig {
         {
             return Err(Error::PeerTimeout(timeout));
         }
-        if channels == 0 {
-            return Err(Error::Core(verbs_core::Error::OutOfRange {
-                what: "max_channels",
-                value: 0,
-                min: 1,
-                max: u64::MAX,
-            }));
-        }
         let shares = self.shares(channels, max_recv_wr);
-        let all = match shares {
-            Some(shares) => shares.total(channels),
-            None => {
-                let each = self.max_send_wr.saturating_add(max_recv_wr).max(1);
-                each.saturating_mul(channels)
-            }
-        };
-        let all = all.saturating_add(shared);
+        let all = shares.total(channels).saturating_add(shared).max(1);
         let cq = CompletionQueue::builder(self.pd.context(), all)
             .channel(completion_channel)
             .comp_vector(self.comp_vector)
             .build();
         // Report the numbers that the capacity was computed from.
         cq.map_err(|error| match error {
-            error if shares.is_some() => error.into(),
+            error if shares.are_of_a_budget() => error.into(),
             verbs_core::Error::Limit { max: Some(max), .. } => Error::Capacity {
                 channels,
                 max_send_wr: self.max_send_wr,
@@ -387,11 +371,10 @@ impl ChannelConfig {
         Ok(Lender::new(&self.pd, self.lease_windows, self.lease_rest)?)
     }
 
-    /// Limits of an engine for `max_channels` channels.
-    pub(crate) fn engine_limits(&self, max_channels: u32, max_recv_wr: u32) -> EngineLimits {
+    /// Limits of an engine that is created for `channels` channels.
+    pub(crate) fn engine_limits(&self, channels: u32, max_recv_wr: u32) -> EngineLimits {
         EngineLimits {
-            max_channels,
-            shares: self.shares(max_channels, max_recv_wr),
+            shares: self.shares(channels, max_recv_wr),
             drain_timeout: self.drain_timeout,
             peer_timeout: self.peer_timeout,
         }

@@ -12,7 +12,7 @@ use verbs_core::error::Rejected;
 use verbs_core::rdmacm::Connection;
 
 use super::member::{Credits, SlotList};
-use super::{Claim, Engine, Link, Member, Ticket};
+use super::{Claim, Engine, Link, Member, Shared, Ticket};
 use crate::buffer::OwnedBuffer;
 use crate::channel_id::ChannelId;
 use crate::error::{DownReason, Error, RejectReason, Result};
@@ -114,7 +114,8 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// [`Rejected`], with the channel: [`Error::GroupFull`], or [`Error::ForeignMember`] if it was
+    /// [`Rejected`], with the channel: [`Error::GroupFull`] if the completion queue has no room for it and does not
+    /// [grow](crate::ChannelConfig::group), or [`Error::ForeignMember`] if it was
     /// prepared for another engine, or [`Error::GroupFailed`], with the engine's [`group_failure`](Self::group_failure).
     #[expect(clippy::result_large_err, reason = "gives back the channel")]
     pub fn join(
@@ -132,14 +133,8 @@ impl Engine {
         if let Some(reason) = self.failure {
             return Err(Rejected::new(Error::GroupFailed(reason), member));
         }
-        let max_channels = self.limits.max_channels;
-        // Shares are the next channel's when their completions have been polled.
-        let others = match self.limits.shares {
-            Some(_) => self.stuck.saturating_add(self.undrained),
-            None => self.stuck,
-        };
-        if self.open.saturating_add(others) >= max_channels {
-            return Err(Rejected::new(Error::GroupFull(max_channels), member));
+        if let Err(error) = self.make_room() {
+            return Err(Rejected::new(Error::GroupFull(error), member));
         }
         let peer = match member.link.take() {
             None => self.peers.unwatched(),
@@ -176,6 +171,22 @@ impl Engine {
             self.rejected_receives.clear();
         }
         Ok(id)
+    }
+
+    /// Makes the completion queue longer if it has no room for one more channel.
+    fn make_room(&self) -> verbs_core::Result<()> {
+        // The room of a stuck channel is never free again, and that of one that is gone when the queue was empty.
+        let channels = self.open + self.stuck + self.undrained + 1;
+        let shared = self.shared.as_deref().map_or(0, Shared::places);
+        let needed = self.limits.shares.total(channels).saturating_add(shared);
+        let capacity = self.cq.min_capacity();
+        if needed <= capacity {
+            return Ok(());
+        }
+        // Twice as long, if the device permits that: most channels find room.
+        let max = self.pd.context().query_device()?.max_cqe();
+        self.cq
+            .resize(needed.max(capacity.saturating_mul(2).min(max)))
     }
 
     /// Posts the receives of a channel that was just added. At the first rejection it stops.
@@ -236,8 +247,7 @@ impl Engine {
         self.open += 1;
         self.afterwards.reserve(self.open);
         self.refused.reserve(self.open as usize);
-        let shares = self.limits.shares;
-        let share = shares.map_or(max, |shares| shares.of(max));
+        let share = self.limits.shares.of(max);
         let peer = self.peers.unwatched();
         if let Some(at) = self.vacant()
             && let Some(place) = self.flight.member_mut(at)
@@ -274,7 +284,7 @@ impl Engine {
 
     /// Adds slots to a member's.
     pub(super) fn reserve_at(&mut self, at: u32, results: u32) {
-        if self.limits.shares.is_none() {
+        if !self.limits.shares.are_of_a_budget() {
             self.flight.grow(at, results);
         } else if let Some(member) = self.flight.member_mut(at) {
             // Common slots are added when they are needed.

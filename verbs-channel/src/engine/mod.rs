@@ -170,12 +170,10 @@ pub struct Engine {
     poll_slots: [PollSlot; MAX_POLLED],
 }
 
-/// How many channels an engine can have, and how long they take to end.
+/// How much the channels of an engine can have in flight, and how long they take to end.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EngineLimits {
-    pub(crate) max_channels: u32,
-    /// How the channels share what can be in flight together; `None` if each has all of its queues.
-    pub(crate) shares: Option<Shares>,
+    pub(crate) shares: Shares,
     /// How long to wait for flushes.
     pub(crate) drain_timeout: Duration,
     /// How soon it is noticed that a peer's host has died; `None` if no peer is watched.
@@ -189,11 +187,8 @@ impl Engine {
         limits: EngineLimits,
         leases: Arc<Lender>,
     ) -> Self {
-        let slots = limits.shares.map_or([0, 0], |shares| {
-            [shares.total(limits.max_channels), shares.common]
-        });
         Self {
-            flight: Flight::with_capacity(slots),
+            flight: Flight::with_common(limits.shares.common),
             afterwards: Queued::new(),
             peers: Peers::default(),
             leases,

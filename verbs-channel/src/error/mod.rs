@@ -51,11 +51,12 @@ pub enum Error {
     /// The channel was removed, or belongs to another group.
     #[error("there is no {0} in this group: it was removed, or belongs to another group")]
     UnknownChannel(ChannelId),
-    /// The group is full. Channels whose queue pair the driver failed to destroy count, too.
+    /// The group is full, and its completion queue cannot grow, for this reason. Channels whose queue pair the driver
+    /// failed to destroy count, too.
     #[error(
-        "the group is full, its max_channels is {0}: remove a channel first, or create a larger group"
+        "the group is full, and its completion queue cannot grow: remove a channel first, or create the group for more channels"
     )]
-    GroupFull(u32),
+    GroupFull(#[source] verbs_core::Error),
     /// The group has failed in a part that all its channels share: no channel can join it.
     #[error("the group has failed, so no channel can join it: create a new one")]
     GroupFailed(#[source] DownReason),
@@ -74,7 +75,7 @@ pub enum Error {
         max_cqe: *max_cqe,
     })]
     Capacity {
-        /// The most channels of the group; 1 for a channel that does not belong to a group.
+        /// The channels that the group was to have room for; 1 for a channel that does not belong to a group.
         channels: u32,
         /// The capacity of each send queue.
         max_send_wr: u32,
@@ -151,7 +152,7 @@ pub enum Error {
 }
 
 verbs_core::error_debug!(Error {
-    Transport(error), StaleTicket, InFlight, ForeignMember, UnknownChannel, GroupFull,
+    Transport(error), StaleTicket, InFlight, ForeignMember, UnknownChannel, GroupFull(error),
     GroupFailed(reason), Unpolled, Capacity, BlockTooShort, CacheFull, CacheTimedOut, CacheRecursion, NotDeregistered, PeerTimeout, Exchange(failure), Core(error),
 });
 

@@ -173,14 +173,16 @@ impl ChannelGroup {
     ///
     /// # Errors
     ///
-    /// The channel is handed back, with the reason: the group is full or [has failed](Error::GroupFailed), another
-    /// group prepared the channel, or its peer cannot be watched.
+    /// The channel is handed back, with the reason: the group is full and [does not grow](ChannelConfig::group), or
+    /// [has failed](Error::GroupFailed), another group prepared the channel, or its peer cannot be watched.
     #[expect(clippy::result_large_err, reason = "gives back the channel")]
     pub fn join(
         &mut self,
         member: ConnectedMember,
     ) -> Result<ChannelId, Rejected<ConnectedMember, Error>> {
         let joined = self.poller.engine.join(member);
+        // A queue that has grown may not be armed any more.
+        self.poller.disarm();
         self.poller.run_afterwards();
         joined
     }
@@ -396,7 +398,12 @@ impl fmt::Display for ChannelGroup {
 }
 
 impl ChannelConfig {
-    /// Creates a group of at most `max_channels` channels, which share a completion queue.
+    /// Creates a group of channels that share a completion queue, which has room for this number of them.
+    ///
+    /// More can join: the queue grows then to twice its length, while the others go on
+    /// ([`resize`](CompletionQueue::resize)). Some drivers do not support that, such as those of EFA and of soft-iWARP:
+    /// there, and where growing would delay the others too long, create the group for all channels. The most that the
+    /// device permits is its [`max_cqe`](verbs_core::device::DeviceAttr::max_cqe).
     ///
     /// # Errors
     ///
@@ -405,38 +412,38 @@ impl ChannelConfig {
     ///   room for 255 channels with the default 64 + 64. More fit a budget: see
     ///   [`in_flight`](Self::in_flight).
     /// - [`verbs_core::Error::Limit`]: the budget exceeds the device's limits.
-    /// - [`verbs_core::Error::OutOfRange`]: `max_channels` is 0.
     /// - [`Error::PeerTimeout`]: the [`peer_timeout`](Self::peer_timeout) is shorter than 2 s.
-    pub fn group(&self, max_channels: u32) -> Result<ChannelGroup> {
+    pub fn group(&self, channels: u32) -> Result<ChannelGroup> {
         let completion_channel = self.completion_channel()?;
-        let cq = self.queue_on(max_channels, completion_channel.as_ref())?;
-        let (engine, factory) = self.engine_on(cq, max_channels, None)?;
+        let cq = self.queue_on(channels, completion_channel.as_ref())?;
+        let (engine, factory) = self.engine_on(cq, channels, None)?;
         let poller = Poller::new(engine, self.waits(), completion_channel);
         Ok(ChannelGroup::new(poller, factory))
     }
 
-    /// Creates an [`Engine`] for at most `max_channels` channels, and the handle that prepares them:
+    /// Creates an [`Engine`] with room for this number of channels, and the handle that prepares them:
     /// for a layer that waits in its own way.
     ///
-    /// The events of its completion queue are on this completion channel, which other queues may share.
+    /// The events of its completion queue are on this completion channel, which other queues may share. Arm the queue
+    /// again after a channel has [joined](Engine::join), since it may have grown.
     ///
     /// # Errors
     ///
     /// As [`group`](Self::group).
     pub fn engine(
         &self,
-        max_channels: u32,
+        channels: u32,
         events: &CompletionChannel,
     ) -> Result<(Engine, MemberFactory)> {
-        let cq = self.queue_on(max_channels, Some(events))?;
-        self.engine_on(cq, max_channels, None)
+        let cq = self.queue_on(channels, Some(events))?;
+        self.engine_on(cq, channels, None)
     }
 
     /// An engine on this completion queue, and what prepares its channels.
     pub(crate) fn engine_on(
         &self,
         cq: CompletionQueue,
-        max_channels: u32,
+        channels: u32,
         shared: Option<Arc<SharedQueue>>,
     ) -> Result<(Engine, MemberFactory)> {
         let config = self.clone();
@@ -445,7 +452,7 @@ impl ChannelConfig {
         } else {
             self.max_recv_wr
         };
-        let limits = config.engine_limits(max_channels, max_recv_wr);
+        let limits = config.engine_limits(channels, max_recv_wr);
         let engine = Engine::new(config.pd.clone(), cq.clone(), limits, config.lender()?);
         Ok((engine, MemberFactory { config, cq, shared }))
     }

@@ -25,13 +25,13 @@ pub struct SharedReceivesConfig {
 }
 
 impl<S: channel_builder::IsComplete> ChannelBuilder<S> {
-    /// Creates a group of at most `max_channels` channels: as [`ChannelConfig::group`].
+    /// Creates a group with room for this number of channels: as [`ChannelConfig::group`].
     ///
     /// # Errors
     ///
     /// Those of [`ChannelConfig::group`].
-    pub fn group(self, max_channels: u32) -> Result<ChannelGroup> {
-        self.config().group(max_channels)
+    pub fn group(self, channels: u32) -> Result<ChannelGroup> {
+        self.config().group(channels)
     }
 
     /// Settings of a group with shared receives: as [`ChannelConfig::shared_receives`].
@@ -92,7 +92,7 @@ impl ChannelConfig {
     /// # What a peer can hold
     ///
     /// A peer that stalls in the middle of a message has one receive. Such receives are replaced by others, by up to
-    /// `max_channels` and at most `count`, while the pool has blocks:
+    /// the number of channels that the group is created for and at most `count`, while the pool has blocks:
     /// [`stalled_receives`](ChannelGroup::stalled_receives) counts them. They are noticed when the others have used all
     /// of the queue once, so there should be more receives than peers that may stall at once.
     ///
@@ -149,8 +149,8 @@ impl ChannelConfig {
 }
 
 impl SharedReceivesConfig {
-    /// Creates a group of at most `max_channels` channels, and posts a receive for each block of
-    /// the pool.
+    /// Creates a group with room for this number of channels, as [`ChannelConfig::group`] does, and posts a receive for
+    /// each block of the pool.
     ///
     /// # Errors
     ///
@@ -158,13 +158,12 @@ impl SharedReceivesConfig {
     ///   others to replace them, it is no error.
     /// - [`Error::Capacity`](crate::Error::Capacity): it cannot have that many entries in a
     ///   completion queue: `max_send_wr` for each channel, and one for each shared receive.
-    /// - [`verbs_core::Error::OutOfRange`]: `max_channels` is 0.
     /// - [`Error::PeerTimeout`](crate::Error::PeerTimeout): the `peer_timeout` is shorter than 2 s.
     /// - [`verbs_core::Error::ForeignParent`]: the pool belongs to another protection domain.
     /// - [`verbs_core::Error::Unsupported`]: the device has no shared receive queues.
-    pub fn group(&self, max_channels: u32) -> Result<ChannelGroup> {
+    pub fn group(&self, channels: u32) -> Result<ChannelGroup> {
         let completion_channel = self.config.completion_channel()?;
-        let (engine, factory) = self.build(max_channels, completion_channel.as_ref())?;
+        let (engine, factory) = self.build(channels, completion_channel.as_ref())?;
         let poller = Poller::new(engine, self.config.waits(), completion_channel);
         Ok(ChannelGroup::new(poller, factory))
     }
@@ -177,15 +176,15 @@ impl SharedReceivesConfig {
     #[doc(hidden)]
     pub fn engine(
         &self,
-        max_channels: u32,
+        channels: u32,
         events: &CompletionChannel,
     ) -> Result<(Engine, MemberFactory)> {
-        self.build(max_channels, Some(events))
+        self.build(channels, Some(events))
     }
 
     fn build(
         &self,
-        max_channels: u32,
+        channels: u32,
         events: Option<&CompletionChannel>,
     ) -> Result<(Engine, MemberFactory)> {
         let Self {
@@ -204,18 +203,18 @@ impl SharedReceivesConfig {
             .into());
         }
         // Room to replace receives that are not completed, if the device has that much.
-        let spare = (*count).min(max_channels);
+        let spare = (*count).min(channels);
         let room = |spare: u32| {
             let all = count.saturating_add(spare);
             let srq = SharedReceiveQueue::create(pd, all)?;
-            let cq: CompletionQueue = config.queue_with(max_channels, 0, all, events)?;
+            let cq: CompletionQueue = config.queue_with(channels, 0, all, events)?;
             Ok::<_, Error>((spare, srq, cq))
         };
         let (spare, srq, cq) = room(spare).or_else(|_| room(0))?;
         let queue = SharedQueue::new(srq.clone());
         let places = [*count, spare];
-        let shared = Shared::new(srq, Arc::clone(&queue), pool.clone(), places, max_channels);
-        let (mut engine, factory) = config.engine_on(cq, max_channels, Some(queue))?;
+        let shared = Shared::new(srq, Arc::clone(&queue), pool.clone(), places);
+        let (mut engine, factory) = config.engine_on(cq, channels, Some(queue))?;
         engine.share(shared).map_err(verbs_core::Error::from)?;
         Ok((engine, factory))
     }

@@ -89,6 +89,11 @@ impl Poller {
         }
     }
 
+    /// The next wait arms the queue.
+    pub(crate) const fn disarm(&mut self) {
+        self.is_armed = false;
+    }
+
     pub(crate) const fn completion_channel(&self) -> Option<&CompletionChannel> {
         self.completion_channel.as_ref()
     }

@@ -6,6 +6,7 @@ use verbs_channel::verbs_core::ProtectionDomain;
 use verbs_channel::{
     Channel, ChannelGroup, ChannelId, Outgoing, OwnedBuffer, PollStrategy, PreparedChannel, Ticket,
 };
+use verbs_harness::iwarp::is_iwarp;
 use verbs_harness::{PATIENCE, begin};
 
 use super::ends::{Sleeper, here, impatient, meet};
@@ -40,7 +41,9 @@ fn group_sleeps_until_any_channel_has_a_completion() {
     let _test = begin!();
     let pd = here();
     let builder = Channel::builder(&pd).strategy(PollStrategy::Notify { after: 10 });
-    let mut group = builder.max_send_wr(4).max_recv_wr(4).group(8).unwrap();
+    // It grows while the others have receives in flight, but for drivers of iWARP.
+    let room = if is_iwarp() { 8 } else { 1 };
+    let mut group = builder.max_send_wr(4).max_recv_wr(4).group(room).unwrap();
     let mut peers: Vec<_> = (0..8).map(|_| join(&mut group, impatient)).collect();
     for (number, _) in &peers {
         let _ticket = receive(&mut group, *number, pd.reg_mr(vec![0_u8; 8]).unwrap());

@@ -73,11 +73,6 @@ fn completion_queue_that_is_too_long_is_an_error_of_the_settings() {
         "a channel of 64 + 4096 requests needs 4160 completion queue entries, but the device has 4096: \
          lower max_send_wr or max_recv_wr"
     );
-    let error = config.group(0).unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "max_channels 0 is out of range: at least 1 is needed"
-    );
     config.max_recv_wr = 64;
     let error = config.shared_immediates(16).group(64).unwrap_err();
     let words = "64 channels of 64 requests, and 16 shared receives, need 4112";

@@ -173,7 +173,7 @@ fn stuck_channel_keeps_its_place_in_its_group() {
     // Its requests may still complete on the queue, which has room for two.
     assert_eq!(group.len(), 1);
     let full = group.join(fourth).unwrap_err();
-    assert!(matches!(full.error(), Error::GroupFull(2)));
+    assert!(matches!(full.error(), Error::GroupFull(_)));
     assert!(!group.channel(first).unwrap().is_down());
 }
 

@@ -4,6 +4,7 @@
 #![cfg(feature = "rdmacm")]
 
 mod by_manager;
+mod growing;
 mod iwarp;
 mod leases;
 mod multicast;

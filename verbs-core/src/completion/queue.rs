@@ -280,7 +280,8 @@ impl CompletionQueue {
         // SAFETY: the queue is alive; providers lock against pollers themselves.
         let ret = unsafe { ibv_resize_cq(self.as_ptr(), cqe) };
         ret::errno("ibv_resize_cq", ret)?;
-        let now = capacity(self.as_ptr());
+        // Not every driver writes the new one to the queue when the old memory is large enough.
+        let now = capacity(self.as_ptr()).max(min_capacity);
         self.inner.capacity.store(now, Ordering::Relaxed);
         Ok(())
     }

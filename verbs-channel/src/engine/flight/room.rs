@@ -10,11 +10,11 @@ use super::{Flight, Id, SHARED_PLACES, Ticket};
 use crate::engine::member::{Budget, Credits, NONE, Reservation};
 
 impl Flight {
-    /// An empty table with room for this many slots, `common` of which are common.
-    pub(crate) fn with_capacity([slots, common]: [u32; 2]) -> Self {
+    /// A table that has this number of common slots.
+    pub(crate) fn with_common(common: u32) -> Self {
         let mut flight = Self {
             members: Vec::new(),
-            slots: Vec::with_capacity(slots as usize),
+            slots: Vec::new(),
             ready: Ready::new(),
             failures: 0,
             common: NONE,

@@ -78,7 +78,7 @@ fn table(capacity: u32) -> Table {
 
 /// A table of which each member may have `common` common slots, too. There are too few for both.
 pub(super) fn table_with_common(capacity: u32, common: u32) -> Table {
-    let mut flight = Flight::with_capacity([0, common]);
+    let mut flight = Flight::with_common(common);
     for at in 0..2 {
         let mut slots = SlotList::new();
         slots.allow_common(common);

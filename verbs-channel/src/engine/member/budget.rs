@@ -7,7 +7,7 @@
 //! ```text
 //! total ─┬─ shares of channel 0: [send, receive]    credits in its `Member`
 //!        ├─ shares of channel 1: [send, receive]
-//!        ├─ …                                       one for each channel the group can have
+//!        ├─ …                                       one for each channel that the group was created for
 //!        └─ common                                  `Budget`
 //! ```
 //!
@@ -16,11 +16,13 @@
 //! the post and returned when the completion is polled: the queue holds no completion without a place,
 //! so it cannot overrun. An operation whose outcome stays untaken has a slot, but no place.
 //!
+//! A channel beyond those that the group was created for brings the same shares: the queue grows by them.
+//!
 //! A queue pair that was destroyed may have left completions in the queue. Its common room is returned
 //! when the queue has been found empty after that, and its shares go to the next channel then. A queue
 //! pair that could not be destroyed may complete requests forever: it keeps its room.
 
-/// The shares of each channel of a group, and what is common.
+/// The shares of each channel of a group, and what is common. Without a budget, the shares are the whole queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shares {
     // Share of each queue, unless the queue is shorter.
@@ -32,27 +34,31 @@ pub(crate) struct Shares {
 }
 
 impl Shares {
-    /// Divides the budget among the queues of `max_channels` channels with these depths. `None` if
-    /// all queues can be full at once.
-    pub(crate) fn divide(in_flight: u32, max_channels: u32, depths: [u32; 2]) -> Option<Self> {
-        let channels = u64::from(max_channels.max(1));
+    /// Divides the budget, if there is one, among the queues of this number of channels with these depths, unless all
+    /// of them can be full at once.
+    pub(crate) fn divide(in_flight: Option<u32>, channels: u32, depths: [u32; 2]) -> Self {
+        let channels = u64::from(channels.max(1));
         let all = |each: u32| {
             let [send, recv] = depths.map(|depth| u64::from(depth.min(each)));
             channels.saturating_mul(send + recv)
         };
-        let in_flight = u64::from(in_flight).max(all(1));
-        if in_flight >= all(u32::MAX) {
-            return None;
-        }
-        let each = u32::try_from(in_flight / (4 * channels))
-            .unwrap_or(u32::MAX)
-            .max(1);
-        let common = u32::try_from(in_flight - all(each)).unwrap_or(u32::MAX);
-        Some(Self {
+        let in_flight = in_flight.map_or(u64::MAX, |total| u64::from(total).max(all(1)));
+        let (each, common) = if in_flight >= all(u32::MAX) {
+            (u32::MAX, 0)
+        } else {
+            let each = u32::try_from(in_flight / (4 * channels)).unwrap_or(u32::MAX);
+            (each.max(1), in_flight - all(each.max(1)))
+        };
+        Self {
             each,
             depths,
-            common,
-        })
+            common: u32::try_from(common).unwrap_or(u32::MAX),
+        }
+    }
+
+    /// Whether a channel can have more in flight than its shares.
+    pub(crate) const fn are_of_a_budget(&self) -> bool {
+        self.each < u32::MAX
     }
 
     /// A channel's shares.
@@ -60,10 +66,10 @@ impl Shares {
         depths.map(|depth| depth.min(self.each))
     }
 
-    /// The whole budget of `max_channels` channels.
-    pub(crate) fn total(&self, max_channels: u32) -> u32 {
+    /// How many requests can be in flight at once on this number of channels.
+    pub(crate) fn total(&self, channels: u32) -> u32 {
         let [send, recv] = self.of(self.depths);
-        let shares = send.saturating_add(recv).saturating_mul(max_channels);
+        let shares = send.saturating_add(recv).saturating_mul(channels);
         shares.saturating_add(self.common)
     }
 }
@@ -142,7 +148,7 @@ mod tests {
 
     #[test]
     fn half_is_divided_and_half_is_common() {
-        let shares = Shares::divide(32_768, 4096, [64, 64]).unwrap();
+        let shares = Shares::divide(Some(32_768), 4096, [64, 64]);
         assert_eq!(shares.of([64, 64]), [2, 2]);
         assert_eq!(shares.common, 16_384);
         assert_eq!(shares.total(4096), 32_768);
@@ -151,26 +157,29 @@ mod tests {
     #[test]
     fn without_room_for_one_request_in_each_queue_there_is_that() {
         for in_flight in [0, 1, 19, 20] {
-            let shares = Shares::divide(in_flight, 10, [64, 64]).unwrap();
+            let shares = Shares::divide(Some(in_flight), 10, [64, 64]);
             assert_eq!((shares.of([64, 64]), shares.common), ([1, 1], 0));
         }
         // A queue of no requests needs none.
-        let shares = Shares::divide(0, 10, [64, 0]).unwrap();
+        let shares = Shares::divide(Some(0), 10, [64, 0]);
         assert_eq!((shares.of([64, 0]), shares.total(10)), ([1, 0], 10));
     }
 
     #[test]
     fn room_for_everything_is_not_divided() {
-        assert_eq!(Shares::divide(1280, 10, [64, 64]), None);
-        assert_eq!(Shares::divide(u32::MAX, 10, [64, 64]), None);
-        assert!(Shares::divide(1279, 10, [64, 64]).is_some());
+        for in_flight in [None, Some(1280), Some(u32::MAX)] {
+            let shares = Shares::divide(in_flight, 10, [64, 64]);
+            assert_eq!((shares.of([64, 64]), shares.common), ([64, 64], 0));
+            assert_eq!(shares.total(11), 1408);
+        }
+        assert!(Shares::divide(Some(1279), 10, [64, 64]).are_of_a_budget());
         // Sums above 32 bits do not overflow either.
-        assert!(Shares::divide(u32::MAX, u32::MAX, [u32::MAX; 2]).is_some());
+        assert!(Shares::divide(Some(u32::MAX), u32::MAX, [u32::MAX; 2]).are_of_a_budget());
     }
 
     #[test]
     fn an_idle_channel_has_slots_for_its_share_only() {
-        let shares = Shares::divide(32_767, 4096, [64, 64]).unwrap();
+        let shares = Shares::divide(Some(32_767), 4096, [64, 64]);
         let [send, recv] = shares.of([64, 64]);
         let slot = 128;
         let channel = size_of::<Member>();
@@ -190,9 +199,10 @@ mod tests {
             channels in 1..100_000_u32,
             depths in [0..5000_u32, 0..5000_u32],
         ) {
-            let Some(shares) = Shares::divide(in_flight, channels, depths) else {
+            let shares = Shares::divide(Some(in_flight), channels, depths);
+            if !shares.are_of_a_budget() {
                 return Ok(());
-            };
+            }
             let of = shares.of(depths);
             let least = channels * depths.map(|depth| depth.min(1)).iter().sum::<u32>();
             prop_assert_eq!(shares.total(channels), in_flight.max(least));

@@ -105,12 +105,11 @@ impl Shared {
         queue: Arc<SharedQueue>,
         pool: Option<BufferPool>,
         [count, spare]: [u32; 2],
-        max_channels: u32,
     ) -> Self {
         // No device has this many.
         let count = count.min(SHARED_PLACES);
         let all = count.saturating_add(spare).min(SHARED_PLACES);
-        let (places, max_channels) = (all as usize, max_channels as usize);
+        let places = all as usize;
         Self {
             srq,
             queue,
@@ -127,17 +126,19 @@ impl Shared {
             last_failed: None,
             suspects: 0,
             suspected_at: 0,
-            arrived: VecDeque::with_capacity(places.saturating_add(max_channels)),
+            arrived: VecDeque::with_capacity(places),
             early: Vec::with_capacity(places),
-            channels: HashMap::with_capacity_and_hasher(
-                max_channels.saturating_mul(2),
-                BuildHasherDefault::default(),
-            ),
+            channels: HashMap::default(),
             has_ends: false,
-            failed: Vec::with_capacity(max_channels),
+            failed: Vec::new(),
             failure: None,
             is_drained: false,
         }
+    }
+
+    /// How many receives there can be.
+    pub(super) fn places(&self) -> u32 {
+        u32::try_from(self.places.len()).unwrap_or(u32::MAX)
     }
 
     /// Routes the messages of a queue pair to its channel, those included that came before. Returns `false` if
@@ -145,6 +146,10 @@ impl Shared {
     pub(super) fn join(&mut self, qp_num: u32, channel: ChannelId) -> bool {
         let is_whole = self.queue.settle(qp_num);
         self.channels.insert(qp_num, channel);
+        // For the messages, and an end of each channel.
+        let channels = self.channels.len();
+        self.arrived.reserve(self.places.len() + channels);
+        self.failed.reserve(channels);
         let arrived = &mut self.arrived;
         self.early.retain(|early| {
             if early.qp_num == qp_num {
@@ -304,7 +309,7 @@ impl Shared {
     /// queue pair. With an error, the blocks have been leaked.
     #[cold]
     pub(super) fn rebuild(&mut self) -> Result<(), Leak> {
-        let max_wr = u32::try_from(self.places.len()).unwrap_or(u32::MAX);
+        let max_wr = self.places();
         let rebuilt = match self.queue.rebuild(&mut self.srq, max_wr) {
             Ok(false) => return Ok(()),
             Ok(true) => Ok(()),

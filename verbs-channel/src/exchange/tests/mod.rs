@@ -337,14 +337,14 @@ fn over_tcp_the_options_of_the_stream_are_restored() {
 fn over_tcp_the_peer_is_sent_why_a_handshake_failed() {
     let error = against(
         |stream| {
-            let failed = Err(Error::GroupFull(77));
+            let failed = Err(Error::Unpolled(77));
             let error = meet(&stream, SECOND, failed).unwrap_err();
             // This side returns its own error.
-            assert!(matches!(error, Error::GroupFull(77)), "{error}");
+            assert!(matches!(error, Error::Unpolled(77)), "{error}");
         },
         SECOND,
     );
-    let words = Error::GroupFull(77).to_string();
+    let words = Error::Unpolled(77).to_string();
     assert_eq!(
         error.to_string(),
         format!("the peer refused the connection: {words:?}")

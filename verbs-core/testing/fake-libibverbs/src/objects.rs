@@ -99,6 +99,12 @@ unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
     }
 }
 
+/// As with a driver that does not support it.
+#[unsafe(no_mangle)]
+const extern "C" fn ibv_resize_cq(_cq: *mut ibv_cq, _cqe: c_int) -> c_int {
+    libc::EOPNOTSUPP
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
     made("ibv_alloc_pd", &[outer(context).addr()], |_| {
@@ -250,17 +256,12 @@ unsafe extern "C" fn ibv_create_cq(
             channel,
             cq_context,
             handle: library.number(),
-            cqe: round_up(cqe),
+            cqe,
             ..Default::default()
         })
     });
     with(|library| library.counts.push((cq, 0, 0)));
     cq
-}
-
-/// As rxe does: one less than a power of two.
-fn round_up(cqe: c_int) -> c_int {
-    (cqe.cast_unsigned() + 1).next_power_of_two().cast_signed() - 1
 }
 
 #[unsafe(no_mangle)]
