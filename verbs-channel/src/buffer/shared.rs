@@ -377,7 +377,7 @@ impl SharedSlice {
     ///
     /// The owner is dropped with the slice. An operation has the slice until the device is done with it, whatever the
     /// program does with its ticket or future; if the device cannot be made to let go of it, the owner is leaked. A
-    /// clone of the slice shares the owner.
+    /// [`Transfer`](crate::Transfer) has it until it is drained. A clone of the slice shares the owner.
     #[must_use]
     pub fn owned_by<O: Send + Sync + 'static>(self, owner: Arc<O>) -> Self {
         self.again(Some(owner))

@@ -39,8 +39,13 @@ mod lender;
 /// While it exists, it keeps the region registered. A lease that is leaked (`mem::forget`) ends with its scope or its
 /// channel.
 ///
-/// There are two [kinds](LeaseKind). A lease whose [`end`](Self::end) the driver refuses keeps its memory forever,
-/// and its channel is taken down: one of verbs-async at once, others when they are polled or waited for next.
+/// There are two [kinds](LeaseKind).
+///
+/// # If the driver refuses to end it
+///
+/// The lease keeps its memory, and its channel is taken down: one of verbs-async at once, others when they are polled or
+/// waited for next. Once the queue pair is destroyed, the peer has no access by a window, and `revoke` on that channel,
+/// or on another one of its group, returns the memory. The driver is not asked again.
 pub struct Lease {
     lender: Arc<Lender>,
     // Its entry there; `NONE` once that is not this lease's any more.
@@ -129,8 +134,8 @@ impl Lease {
     ///
     /// # Errors
     ///
-    /// The lease, if the driver refuses: the peer may still have access, until the channel's queue pair has been
-    /// destroyed.
+    /// The lease, if the driver [refuses](Self#if-the-driver-refuses-to-end-it), or has refused it before: the peer may
+    /// still have access.
     #[doc(alias = "ibv_dealloc_mw")]
     #[doc(alias = "ibv_dereg_mr")]
     pub fn end(mut self) -> Result<SharedSlice, Self> {
