@@ -10,6 +10,7 @@ use std::sync::Arc;
 use verbs_core::memory::Sge;
 use verbs_core::{GatherElement, MemoryRegion, ProtectionDomain, ScatterElement};
 
+use super::deregistration::Leaked;
 use super::element::PdTag;
 use super::free_list::{Free, FreeList};
 // tidy: allow(circle): a part is in a backing, and free backings are kept with the memory
@@ -220,6 +221,19 @@ impl Backing {
         match &self.memory {
             Memory::Shared(part) => Some(part),
             _ => None,
+        }
+    }
+
+    /// It is to be leaked: adds its shared memory, if it is of any.
+    pub(super) fn announce_leak(&self, leaked: &mut Leaked) {
+        match &self.memory {
+            Memory::Shared(part) => {
+                if let Some(memory) = part.memory() {
+                    leaked.add(&memory.end, memory.registrations.len());
+                }
+            }
+            Memory::Part(whole, _) => whole.announce_leak(leaked),
+            Memory::Block { .. } | Memory::Region(_) => {}
         }
     }
 

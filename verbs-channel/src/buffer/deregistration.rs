@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::future::Future;
+use std::mem;
 use std::ops::Range;
 use std::pin::Pin;
 use std::ptr::NonNull;
@@ -65,6 +66,32 @@ struct State {
     // How many regions could not be deregistered, once all have been tried, or a device keeps a part.
     failed: Option<usize>,
     sleeping: Vec<Waker>,
+    // The next in a list of `Leaked`.
+    next: Option<Arc<End>>,
+}
+
+/// Memories of which a device keeps a part, so that they never end, and whose waiters are still to be woken. It is a
+/// list, so that nothing is allocated.
+#[derive(Debug, Default)]
+pub(crate) struct Leaked(Option<Arc<End>>);
+
+impl Leaked {
+    /// Adds a memory of this many regions, unless it has a result.
+    pub(super) fn add(&mut self, end: &Arc<End>, regions: usize) {
+        let mut state = end.lock();
+        if state.failed.is_none() {
+            state.failed = Some(regions);
+            state.next = self.0.replace(Arc::clone(end));
+        }
+    }
+
+    /// Wakes the waiters: code of others.
+    pub(crate) fn wake(self) {
+        let mut next = self.0;
+        while let Some(end) = next {
+            next = end.wake();
+        }
+    }
 }
 
 impl Deregistration {
@@ -134,17 +161,18 @@ impl End {
                 ));
             }
         }
-        self.end(failed).into_iter().for_each(wake);
+        self.lock().failed.get_or_insert(failed);
+        self.wake();
     }
 
-    /// Sets the result: how many regions stay. Returns those who wait for it, to be [woken](wake).
-    pub(super) fn end(&self, failed: usize) -> Vec<Waker> {
+    /// Wakes those who wait. Returns the next that is leaked, if this is.
+    fn wake(&self) -> Option<Arc<Self>> {
         let mut state = self.lock();
-        state.failed.get_or_insert(failed);
-        let sleeping = std::mem::take(&mut state.sleeping);
+        let (sleeping, next) = (mem::take(&mut state.sleeping), state.next.take());
         drop(state);
         self.changed.notify_all();
-        sleeping
+        sleeping.into_iter().for_each(wake);
+        next
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -15,11 +15,10 @@ mod wake;
 
 pub(crate) use block::Owner;
 pub use deregistration::Deregistration;
-pub(crate) use deregistration::Registered;
+pub(crate) use deregistration::{Leaked, Registered};
 pub(crate) use element::PdTag;
 pub(crate) use notify::Returns;
 pub use owned::OwnedBuffer;
 pub(crate) use owned::within;
 pub use pool::{BufferPool, PoolBuffer, TakeWhenFree};
 pub use shared::{Shareable, SharedMemory, SharedSlice};
-pub(crate) use wake::wake;

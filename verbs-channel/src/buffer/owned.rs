@@ -4,13 +4,13 @@ use std::fmt;
 use std::mem;
 use std::ops::{Deref, DerefMut, Range, RangeBounds};
 use std::sync::Arc;
-use std::task::Waker;
 
 use verbs_core::__private::indices;
 use verbs_core::memory::Sge;
 use verbs_core::{Error as CoreError, MemoryRegion};
 
 use super::block::{Backing, Owner};
+use super::deregistration::Leaked;
 use super::element::PdTag;
 use super::shared_part::SharedPart;
 use crate::error::{Error, RejectReason, Result};
@@ -107,14 +107,12 @@ impl OwnedBuffer {
         self.backing.as_ref()?.shared()
     }
 
-    /// It is to be leaked, since a device may keep it. Returns the tasks that wait for the end of its memory, to be
-    /// woken when no engine is borrowed.
+    /// It is to be leaked, since a device may keep it: adds its memory.
     #[cold]
-    pub(crate) fn announce_leak(&self) -> Vec<Waker> {
-        let memory = self.shared().and_then(SharedPart::memory);
-        memory.map_or_else(Vec::new, |memory| {
-            memory.end.end(memory.registrations.len())
-        })
+    pub(crate) fn announce_leak(&self, leaked: &mut Leaked) {
+        if let Some(backing) = &self.backing {
+            backing.announce_leak(leaked);
+        }
     }
 
     /// The range as an element, to be posted in this protection domain.

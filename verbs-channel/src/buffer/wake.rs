@@ -17,7 +17,7 @@ thread_local! {
 ///
 /// A task that is polled in its waker may drop the block, which wakes the next task. That is left to
 /// the first call on this thread. So nothing recurses, however many tasks wait.
-pub(crate) fn wake(waker: Waker) {
+pub(super) fn wake(waker: Waker) {
     let mut waker = Some(waker);
     if IS_WAKING.get() {
         let queued = NEXT.try_with(|next| next.borrow_mut().extend(waker.take()));

@@ -80,7 +80,8 @@ impl<H: Hold> Channel<H> {
     /// # Errors
     ///
     /// [`TransportError::Stuck`]: the driver has [refused](Lease#if-the-driver-refuses-to-end-it) all of this, or to
-    /// deallocate the window of a channel that is not of this group. **The peer may still have access.** The memory is kept.
+    /// deallocate the window of a channel that is not of this group and is up. **The peer may still have access.** The memory
+    /// is kept.
     #[doc(alias = "IBV_WR_LOCAL_INV")]
     pub fn revoke(&mut self, lease: Lease) -> Result<SharedSlice, TransportError> {
         let (poller, at) = self.parts();

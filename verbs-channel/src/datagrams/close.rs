@@ -10,7 +10,7 @@ use verbs_core::path::{AddressHandle, DatagramEndpoint};
 use verbs_core::rdmacm::MulticastGroup;
 
 use super::handles::Handles;
-use crate::buffer::{OwnedBuffer, wake};
+use crate::buffer::{Leaked, OwnedBuffer};
 use crate::engine::Leak;
 use crate::panics::log_error;
 
@@ -115,7 +115,9 @@ impl DatagramEnding {
                 let (sends, receives) = &*held;
                 let buffers = sends.len() + receives.len();
                 let kept = sends.iter().map(|sent| &sent.buffer).chain(receives);
-                kept.flat_map(OwnedBuffer::announce_leak).for_each(wake);
+                let mut leaked = Leaked::default();
+                kept.for_each(|buffer| buffer.announce_leak(&mut leaked));
+                leaked.wake();
                 self.leak = Some(Leak { buffers, error });
                 None
             }

@@ -4,13 +4,11 @@
 //! engine: a scope, by a thread-local of its thread. So the engine calls none of them: it queues what does, and the
 //! layer that holds the engine runs that between two borrows.
 
-use std::task::Waker;
-
 use verbs_core::queue_pair::DestroyedQueuePair;
 
 use super::leak::Leak;
 use super::peer::{Peer, Watched};
-use crate::buffer::wake;
+use crate::buffer::Leaked;
 use crate::panics::{log_error, panics};
 
 /// Something that may run code of others.
@@ -18,8 +16,8 @@ use crate::panics::{log_error, panics};
 pub(crate) enum Afterwards {
     /// To be logged.
     Leak(Leak),
-    /// They wait for the end of memory, which never comes.
-    Wake(Vec<Waker>),
+    /// Its memory never ends: those who wait for that are to be woken.
+    Leaked(Leaked),
     /// Its memory, and the domain that it may have had to itself.
     #[expect(dead_code, reason = "only dropped")]
     QueuePair(DestroyedQueuePair),
@@ -38,7 +36,7 @@ pub(super) struct Queued {
 
 impl Afterwards {
     /// The most that one channel queues.
-    const OF_A_CHANNEL: usize = 4;
+    const OF_A_CHANNEL: usize = 5;
 
     /// Whether it may take seconds.
     pub(crate) const fn is_slow(&self) -> bool {
@@ -49,7 +47,7 @@ impl Afterwards {
     pub(crate) fn run(self) {
         match self {
             Self::Leak(leak) => log_error(format_args!("{leak}")),
-            Self::Wake(waiting) => waiting.into_iter().for_each(wake),
+            Self::Leaked(leaked) => leaked.wake(),
             // Destructors log what has failed.
             other => {
                 let _panicked = panics(|| drop(other));

@@ -19,6 +19,7 @@ use verbs_core::{Context, Error, QueuePair};
 
 use super::leak::{Leak, abort_with};
 use super::{Afterwards, Closed, Closing, Engine, Member};
+use crate::buffer::Leaked;
 use crate::channel_id::ChannelId;
 use crate::error::DownReason;
 
@@ -171,6 +172,9 @@ impl Engine {
                 self.stuck += 1;
             }
             let is_stuck = destroyed.is_err();
+            if !is_stuck {
+                self.leases.queue_pair_is_destroyed(member.id);
+            }
             member.credits.close(&mut self.flight.budget, is_stuck);
             member.closed(destroyed);
         }
@@ -256,18 +260,16 @@ impl Engine {
         let Some(error) = error else {
             return;
         };
-        let (mut buffers, mut waiting) = (0, Vec::new());
+        let (mut buffers, mut leaked) = (0, Leaked::default());
         let mut next = self.flight.first(at);
         while let Some(id) = next {
             next = self.flight.after(id);
             let owned = self.flight.take_buffer_in_flight(id);
-            buffers += owned.map_or(0, |owned| owned.leak(&mut waiting));
+            buffers += owned.map_or(0, |owned| owned.leak(&mut leaked));
         }
         let leak = Leak { buffers, error };
         self.afterwards.push(Afterwards::Leak(leak));
-        if !waiting.is_empty() {
-            self.afterwards.push(Afterwards::Wake(waiting));
-        }
+        self.afterwards.push(Afterwards::Leaked(leaked));
     }
 }
 

@@ -278,6 +278,18 @@ impl Lender {
         refused
     }
 
+    /// The peer of a channel has no access by its windows any more, also by those that could not be deallocated.
+    pub(crate) fn queue_pair_is_destroyed(&self, channel: ChannelId) {
+        for entry in &mut self.lock().entries {
+            if entry.channel == channel
+                && entry.kind == LeaseKind::Window
+                && matches!(entry.grant, Grant::Stuck)
+            {
+                entry.grant = Grant::None;
+            }
+        }
+    }
+
     /// Sets what is called, without a lock, when a lease could not be ended: it is to call
     /// [`end_failed_leases`](crate::engine::Engine::end_failed_leases), or to have that called.
     pub fn on_failed(&self, failed: impl Fn() + Send + Sync + 'static) {

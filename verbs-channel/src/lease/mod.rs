@@ -33,7 +33,7 @@ mod lender;
 /// - when the peer gives it back, by a send with [`invalidate`](crate::Outgoing::invalidate): see
 ///   [`given_back`](Self::given_back);
 /// - when its [scope](crate::PollingScope::lease) does, if it was granted by one;
-/// - when its channel's queue pair is destroyed: it then still has the memory, which `revoke` returns at once;
+/// - when its channel's queue pair is destroyed: it then still has the memory, which `end` and `revoke` return at once;
 /// - when it is dropped: that is a system call, as by [`end`](Self::end).
 ///
 /// While it exists, it keeps the region registered. A lease that is leaked (`mem::forget`) ends with its scope or its
@@ -44,8 +44,8 @@ mod lender;
 /// # If the driver refuses to end it
 ///
 /// The lease keeps its memory, and its channel is taken down: one of verbs-async at once, others when they are polled or
-/// waited for next. Once the queue pair is destroyed, the peer has no access by a window, and `revoke` on that channel,
-/// or on another one of its group, returns the memory. The driver is not asked again.
+/// waited for next. Once the queue pair is destroyed, the peer has no access by a window: then [`end`](Self::end) and
+/// `revoke` return the memory. A region that could not be deregistered stays, and so does its memory.
 pub struct Lease {
     lender: Arc<Lender>,
     // Its entry there; `NONE` once that is not this lease's any more.
@@ -134,8 +134,7 @@ impl Lease {
     ///
     /// # Errors
     ///
-    /// The lease, if the driver [refuses](Self#if-the-driver-refuses-to-end-it), or has refused it before: the peer may
-    /// still have access.
+    /// The lease, if the driver [refuses](Self#if-the-driver-refuses-to-end-it): the peer may still have access.
     #[doc(alias = "ibv_dealloc_mw")]
     #[doc(alias = "ibv_dereg_mr")]
     pub fn end(mut self) -> Result<SharedSlice, Self> {
@@ -146,21 +145,6 @@ impl Lease {
             }
             None => Err(self),
         }
-    }
-
-    /// Its memory, once the channel's queue pair has been destroyed, though the driver has refused to end it.
-    pub(crate) fn into_slice(self) -> Option<SharedSlice> {
-        self.lender.entry(self.index, |entry| entry.slice.take())
-    }
-
-    /// The channel that it is for.
-    pub(crate) fn channel(&self) -> ChannelId {
-        self.lender.entry(self.index, |entry| entry.channel)
-    }
-
-    /// Whether this has granted it.
-    pub(crate) fn is_of(&self, lender: &Arc<Lender>) -> bool {
-        Arc::ptr_eq(&self.lender, lender)
     }
 
     /// Its request for the bind, or for the invalidation.

@@ -60,22 +60,10 @@ pub(crate) trait Lend: Ladder {
             Ok(slice) => return Ok(slice),
             Err(lease) => lease,
         };
-        // The last step of the ladder: the peer has access by this queue pair only.
-        let is_window = lease.kind() == LeaseKind::Window;
-        let owner = lease.channel();
+        // The last step of the ladder: the peer has access by a window through this queue pair only.
         self.step(|poller| poller.engine.end_failed_leases());
         self.finish_destroying();
-        let is_destroyed = self.step(|poller| {
-            let engine = &poller.engine;
-            let member = engine.place(owner).and_then(|at| engine.member(at));
-            // The channel of another engine may be up.
-            lease.is_of(engine.lender())
-                && member.is_none_or(|member| matches!(member.destroyed(), Some(Ok(()))))
-        });
-        match is_window && is_destroyed {
-            true => lease.into_slice().ok_or(TransportError::Stuck),
-            false => Err(TransportError::Stuck),
-        }
+        lease.end().map_err(|_kept| TransportError::Stuck)
     }
 
     /// Posts a request of a lease, and waits for it, up to the channel's timeout. After that it aborts the channel.

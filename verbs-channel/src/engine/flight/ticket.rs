@@ -2,12 +2,11 @@
 
 use std::mem;
 use std::slice;
-use std::task::Waker;
 
 use verbs_core::WorkSuccess;
 
 use super::id::Id;
-use crate::buffer::OwnedBuffer;
+use crate::buffer::{Leaked, OwnedBuffer};
 use crate::channel_id::ChannelId;
 use crate::error::{Result, TransportError};
 use crate::request::{OwnedChain, OwnedRequest};
@@ -156,12 +155,12 @@ impl SlotBuffer {
         Some(flags.fold(0, |all, request| all | request.op.flags()))
     }
 
-    /// Leaks it. Returns how many buffers that is, and adds the tasks that wait for the end of their memory.
+    /// Leaks it. Returns how many buffers that is, and adds their memory.
     #[expect(clippy::mem_forget, reason = "the device may still touch it")]
-    pub(crate) fn leak(self, waiting: &mut Vec<Waker>) -> usize {
+    pub(crate) fn leak(self, leaked: &mut Leaked) -> usize {
         let mut count = 0;
         let mut leak = |buffer: &OwnedBuffer| {
-            waiting.extend(buffer.announce_leak());
+            buffer.announce_leak(leaked);
             count += 1;
         };
         match &self {

@@ -204,8 +204,8 @@ fn a_lease_of_a_full_queue_is_revoked_all_the_same() {
 
 #[test]
 fn a_window_that_the_driver_does_not_deallocate_costs_its_channel() {
-    // Dropped, and revoked on a channel that is full.
-    for is_dropped in [true, false] {
+    // The latter on a channel that is full.
+    for way in ["dropped", "ended twice", "revoked"] {
         let mut ends = Ends::new(1, 1);
         let memory = ends.memory(64);
         let owner = ends.hosts[0].clone();
@@ -214,12 +214,16 @@ fn a_window_that_the_driver_does_not_deallocate_costs_its_channel() {
             let remote = lease.remote();
             while ends.owner.start_send(OwnedBuffer::empty()).is_ok() {}
             owner.refuse("ibv_dealloc_mw", libc::EBUSY);
-            if is_dropped {
-                drop(lease);
-                while ends.owner.next_completed().is_some() {}
-            } else {
-                assert_eq!(ends.owner.revoke(lease).unwrap().len(), 64);
+            match way {
+                "revoked" => assert_eq!(ends.owner.revoke(lease).unwrap().len(), 64),
+                "dropped" => drop(lease),
+                _ => {
+                    let kept = lease.end().unwrap_err();
+                    while ends.owner.next_completed().is_some() {}
+                    assert_eq!(kept.end().unwrap().len(), 64);
+                }
             }
+            while ends.owner.next_completed().is_some() {}
             assert!(ends.owner.down_reason().is_some());
             assert!(ends.write(remote, 1).is_err());
             assert_eq!(bytes(&memory), [0; 64]);
