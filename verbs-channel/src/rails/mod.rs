@@ -59,8 +59,8 @@ mod run;
 pub struct Rails {
     id: ChannelId,
     rails: Vec<Rail>,
-    // The regions of each memory of the peer, one for each rail, by the key of the first.
-    remotes: HashMap<u32, Vec<RemoteMemoryRegion>>,
+    // The regions of each memory of the peer, one for each rail, by the key of the first. They do not overlap.
+    remotes: HashMap<u32, Vec<Vec<RemoteMemoryRegion>>>,
     connector: Option<Connector>,
     aborts: Arc<Aborts>,
 }
@@ -86,8 +86,8 @@ impl Rails {
     /// Adds memory of the peer, by its region on each of the rails. Returns the region that stands for it: with its
     /// slices, operations go over any rail.
     ///
-    /// It has the length of the shortest. It replaces memory whose first region had the same key, and stays until it is
-    /// [removed](Self::remove_remote).
+    /// It has the length of the shortest. It replaces memory whose first region had the same key and overlaps with this
+    /// one, and stays until it is [removed](Self::remove_remote).
     ///
     /// # Errors
     ///
@@ -105,14 +105,18 @@ impl Rails {
             return Err(self.other_number(regions.len()));
         }
         let whole = first.slice(..len)?;
-        self.remotes.insert(whole.rkey(), regions);
+        let parts = self.remotes.entry(whole.rkey()).or_default();
+        parts.retain(|part| !part.first().is_some_and(|part| overlap(part, &whole)));
+        parts.push(regions);
         Ok(whole)
     }
 
     /// Forgets memory of the peer that was [added](Self::add_remote), such as a lease that the peer has ended, by the region that
     /// stands for it, or a slice of that. Operations on it are [rejected](crate::RejectReason::UnknownRemote) from now on.
     pub fn remove_remote(&mut self, region: RemoteMemoryRegion) {
-        self.remotes.remove(&region.rkey());
+        if let Some(parts) = self.remotes.get_mut(&region.rkey()) {
+            parts.retain(|part| !part.first().is_some_and(|part| overlap(part, &region)));
+        }
     }
 
     fn other_number(&self, regions: usize) -> crate::Error {
@@ -153,7 +157,8 @@ impl Rails {
     /// panics, and if the new channel goes down; for each rail, 100 ms after the last call at the earliest.
     ///
     /// A rail takes its new channel at the next transfer, or within one: a transfer does not fail while there is no rail that is
-    /// up, but waits until its deadline, or until [all are aborted](Self::abort_handle). The new channel is on the same domain, and the peer's keys are those that it
+    /// up, but waits until its deadline, when what no rail took is rejected as [timed
+    /// out](crate::RejectReason::TimedOut), or until [all are aborted](Self::abort_handle). The new channel is on the same domain, and the peer's keys are those that it
     /// had, unless the memory is [added](Self::add_remote) again.
     ///
     /// `connect` runs on one thread for all rails, which ends when the rails are dropped and the last
@@ -197,10 +202,11 @@ impl Rails {
 
     /// The region on this rail of the memory that a region stands for.
     fn remote_on(&self, at: usize, remote: RemoteMemoryRegion) -> Option<RemoteMemoryRegion> {
-        let regions = self.remotes.get(&remote.rkey())?;
-        let start = remote.addr().checked_sub(regions.first()?.addr())?;
-        let end = start.checked_add(remote.len())?;
-        regions.get(at)?.slice(start..end).ok()
+        self.remotes.get(&remote.rkey())?.iter().find_map(|part| {
+            let start = remote.addr().checked_sub(part.first()?.addr())?;
+            let end = start.checked_add(remote.len())?;
+            part.get(at)?.slice(start..end).ok()
+        })
     }
 
     /// Takes channels that were connected anew, and asks for those of rails that are down.
@@ -228,6 +234,15 @@ impl Rails {
             }
         }
     }
+}
+
+/// Whether two regions with one key begin at the same byte, or have bytes in common.
+const fn overlap(one: &RemoteMemoryRegion, other: &RemoteMemoryRegion) -> bool {
+    let (before, after) = (
+        other.addr().saturating_sub(one.addr()),
+        one.addr().saturating_sub(other.addr()),
+    );
+    before == 0 && after == 0 || before < one.len() && after < other.len()
 }
 
 impl fmt::Debug for Rails {

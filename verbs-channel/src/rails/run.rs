@@ -275,6 +275,7 @@ impl Drop for Running<'_> {
         if self.transfer.has_ended() && !thread::panicking() {
             return;
         }
+        let is_late = self.deadline.is_over(Instant::now());
         let rails = &mut self.rails.rails;
         let timeouts = rails
             .iter_mut()
@@ -295,9 +296,10 @@ impl Drop for Running<'_> {
             }
         }
         let downs = self.rails.channels().map(Channel::down_reason);
+        let is_late = is_late && self.rails.connector.is_some();
         let reason = match downs.reduce(Option::and) {
-            Some(Some(reason)) => RejectReason::Down(reason),
-            Some(None) => RejectReason::TimedOut,
+            Some(Some(reason)) if !is_late => RejectReason::Down(reason),
+            Some(_) => RejectReason::TimedOut,
             None => RejectReason::UnknownChannel,
         };
         let waiting = mem::take(&mut self.waiting).into_iter();

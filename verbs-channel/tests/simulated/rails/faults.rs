@@ -367,3 +367,42 @@ fn operations_on_what_the_rails_do_not_have_any_more_say_so() {
         assert_eq!(result.unwrap_err(), TransportError::Rejected(expected));
     }
 }
+
+#[test]
+fn operations_that_no_rail_took_by_the_deadline_have_timed_out() {
+    let mut ends = Ends::on(Fabric::real_time(8), 1);
+    ends.rails.channel_mut(0).unwrap().abort();
+    let nobody = |_| Err::<Channel, _>("there is nobody");
+    ends.rails.reconnect_with(nobody).unwrap();
+    let mut transfer = Transfer::default();
+    transfer.add(ends.rails.id(), ends.write(0));
+    let deadline = Some(Instant::now() + Duration::from_millis(20));
+    ends.rails.transfer(&mut transfer, deadline).unwrap_err();
+    let late = TransportError::Rejected(RejectReason::TimedOut);
+    let outcome = transfer.drain().next().unwrap();
+    assert_eq!(outcome.result.unwrap_err(), late);
+}
+
+#[test]
+fn parts_of_one_region_are_known_beside_each_other() {
+    let mut ends = Ends::on(Fabric::real_time(9), 1);
+    ends.rails.remove_remote(ends.remote);
+    let whole = ends.there.remote(ends.peers[0].pd()).unwrap();
+    let parts = [0, PAGE as u64].map(|at| whole.slice(at..at + PAGE as u64).unwrap());
+    let added = parts.map(|part| ends.rails.add_remote([part]).unwrap());
+    assert_eq!(added, parts);
+    let mut writes = |removed: &[RemoteMemoryRegion]| {
+        removed
+            .iter()
+            .for_each(|&part| ends.rails.remove_remote(part));
+        let mut transfer = Transfer::default();
+        for part in parts {
+            transfer.add(ends.rails.id(), Outgoing::write(ends.page(0).0, part));
+        }
+        let _result = ends.rails.transfer(&mut transfer, None);
+        let results = transfer.drain().map(|outcome| outcome.result.is_ok());
+        results.collect::<Vec<_>>()
+    };
+    assert_eq!(writes(&[]), [true, true]);
+    assert_eq!(writes(&parts[..1]), [false, true]);
+}
