@@ -23,7 +23,7 @@ mod run;
 /// Operations that were added with the [id](Self::id) of the rails go over any of them: over the one with the
 /// fewest bytes in flight, and the first of several such. So pass the rail that is nearest to the memory first:
 /// [`Device::near_node`](verbs_core::Device::near_node) and [`near_pci`](verbs_core::Device::near_pci) sort devices.
-/// Operations that were added with the id of one of the channels go over that one.
+/// Operations that were added with the id of one of the channels go over that one. None is split over rails.
 ///
 /// The memory of operations on any rail is registered in the domains of all, as a
 /// [`SharedMemory`](crate::SharedMemory) is. The peer's memory has a key for each rail: [`add_remote`](Self::add_remote)
@@ -180,7 +180,7 @@ impl Rails {
 
     /// A handle with which any thread can abort all rails, while this one is within a [transfer](Self::transfer).
     ///
-    /// The transfer ends at once, also one that waits for a rail to be connected anew: operations in flight end as by
+    /// The transfer ends at once, also one that waits for a rail to be [connected anew](Self::reconnect_with): operations in flight end as by
     /// [`Channel::abort`], on all rails together, and the others are rejected. If there is no transfer, the next one ends
     /// so. All rails are down then, and come back as after any failure. Other operations on [one](Self::channel_mut) of the
     /// channels see it in the next transfer: that channel has a [handle](Channel::abort_handle) of its own.

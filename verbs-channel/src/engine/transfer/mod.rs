@@ -32,7 +32,8 @@ mod steps;
 /// share a doorbell and a completion, and a quarter of the queue at most, so that it is never empty. Writes and reads
 /// that are longer than the port's longest message are split.
 ///
-/// Buffers are in flight only during `transfer`. So dropping or forgetting a set is harmless. A
+/// Buffers are in flight only during `transfer`; those of outcomes that were not drained are kept, with the
+/// [owners](crate::buffer::SharedSlice::owned_by) of slices. So dropping or forgetting a set is harmless. A
 /// set can be used again: within its capacity, it allocates nothing for each operation.
 ///
 /// ```no_run
