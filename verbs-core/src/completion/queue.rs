@@ -163,16 +163,22 @@ impl CompletionQueue {
         })?;
         // SAFETY: the object is new, and its parents are kept next to it.
         let handle = unsafe { Handle::new(cq) };
-        Ok(Self::new(handle, events, context))
+        Ok(Self::new(handle, events, context, min_capacity))
     }
 
     /// `events`, if any, is the queue's `cq_context`.
-    fn new(cq: Handle<ibv_cq>, events: Option<Arc<Events>>, context: &Context) -> Self {
+    fn new(
+        cq: Handle<ibv_cq>,
+        events: Option<Arc<Events>>,
+        context: &Context,
+        min_capacity: u32,
+    ) -> Self {
         let ptr = CqPtr(cq.as_ptr());
         let inner = Arc::new(Inner {
             cq: Some(cq),
             ptr,
-            capacity: AtomicU32::new(capacity(ptr.0)),
+            // The field of hns is the index of the last entry: one less.
+            capacity: AtomicU32::new(capacity(ptr.0).max(min_capacity)),
             resizing: Mutex::new(()),
             events,
             context: context.clone(),
@@ -227,7 +233,7 @@ impl CompletionQueue {
         }
         // SAFETY: the caller hands it over, with what destroys it.
         let cq = unsafe { Handle::foreign(cq, destroy) };
-        Ok(Self::new(cq, events, context))
+        Ok(Self::new(cq, events, context, 0))
     }
 }
 

@@ -325,7 +325,7 @@ fn a_whole_ladder_made_in_c_is_taken_over() {
             CompletionQueue::from_raw(cq, &context, Some(&channel), Destroy::by_verb()).unwrap();
         (pd, channel, cq)
     };
-    assert_eq!(cq.min_capacity(), 8);
+    assert_eq!(cq.min_capacity(), 7, "what the driver has written");
     announce(&cq);
     let event = channel
         .get_cq_event(Some(Duration::from_millis(20)))

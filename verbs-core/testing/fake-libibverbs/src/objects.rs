@@ -256,7 +256,8 @@ unsafe extern "C" fn ibv_create_cq(
             channel,
             cq_context,
             handle: library.number(),
-            cqe,
+            // As hns does: the index of the last entry.
+            cqe: (cqe.cast_unsigned().next_power_of_two() - 1).cast_signed(),
             ..Default::default()
         })
     });
