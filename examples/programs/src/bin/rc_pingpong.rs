@@ -3,7 +3,7 @@
 //! It speaks to C's program in both directions: same options, same exchange over TCP, same output.
 //! Where C needs `-g` to work on RoCE, this one chooses the GID by itself.
 //!
-//! Read first: `play`, `completed` and `send` in `../pingpong/game.rs`.
+//! Read first: `run`, `completed` and `send` in `../pingpong/game.rs`.
 
 use std::process::ExitCode;
 

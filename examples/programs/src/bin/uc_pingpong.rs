@@ -5,7 +5,7 @@
 //!
 //! A message that is lost is not sent again: the program ends when nothing has come for `--timeout`.
 //!
-//! Read first: `play`, `completed` and `send` in `../pingpong/game.rs`.
+//! Read first: `run`, `completed` and `send` in `../pingpong/game.rs`.
 
 use std::process::ExitCode;
 

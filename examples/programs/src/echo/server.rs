@@ -81,6 +81,10 @@ impl Server {
         echoed: &Moved,
         sleep: impl Fn(Duration) -> S,
     ) -> Result<(), Failure> {
+        let (gone, max) = (self.gone.load(Ordering::Relaxed), self.options.max_clients);
+        if number - gone > u64::from(max) {
+            return Err(Failure::new(format!("{max} clients are here already")));
+        }
         let own = Plan::encode(None)?;
         let met = super::meet(&self.group, tcp, &self.options, &own).await?;
         let asked = Plan::decode(&met.private_data)?;

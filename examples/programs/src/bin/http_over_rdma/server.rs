@@ -22,6 +22,10 @@ use crate::{Body, Options, file_body};
 /// Clients at the same time.
 const MAX_CLIENTS: u32 = 64;
 
+fn has_room(clients: &JoinSet<()>) -> bool {
+    u32::try_from(clients.len()).is_ok_and(|clients| clients < MAX_CLIENTS)
+}
+
 /// Serves until the number of clients in the options have left, or no more connect in time.
 pub(crate) async fn serve(options: &Options) -> Result<(), Failure> {
     let common = &options.common;
@@ -44,7 +48,8 @@ pub(crate) async fn serve(options: &Options) -> Result<(), Failure> {
     let (mut clients, mut came) = (JoinSet::new(), 0_u64);
     while options.clients.is_none_or(|all| came < all) {
         let tcp = tokio::select! {
-            accepted = timeout(common.wait(), listener.accept()) => match accepted {
+            // Further ones wait in the backlog.
+            accepted = timeout(common.wait(), listener.accept()), if has_room(&clients) => match accepted {
                 Ok(accepted) => accepted?.0,
                 Err(_over) if !clients.is_empty() => continue,
                 Err(_over) if came > 0 => break,

@@ -4,7 +4,7 @@
 //! It speaks to C's program in both directions: same options, same exchange over TCP, same output.
 //! Where C needs `-g` to work on RoCE, this one chooses the GID by itself.
 //!
-//! Read first: `play` and `completed` in `game.rs`.
+//! Read first: `run` and `completed` in `game.rs`.
 
 mod buffers;
 mod game;
