@@ -3,6 +3,7 @@
 use std::ffi::c_int;
 use std::mem::zeroed;
 use std::ptr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use soft_verbs::{Fabric, Profile};
 use verbs_core::verbs_sys::*;
@@ -13,7 +14,11 @@ use crate::ladder::{Ladder, connect, element, errno, ok, post};
 fn map(length: usize) -> *mut libc::c_void {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    unsafe { libc::mmap(ptr::null_mut(), length, protection, flags, -1, 0) }
+    // Far from where memory is mapped by itself: other threads do not get the place when it is unmapped.
+    static NEXT: AtomicUsize = AtomicUsize::new(1 << 32);
+    let place = NEXT.fetch_add(1 << 20, Ordering::Relaxed);
+    let place = ptr::without_provenance_mut(place);
+    unsafe { libc::mmap(place, length, protection, flags, -1, 0) }
 }
 
 /// A write of an element's bytes to this distance from them.
