@@ -85,6 +85,10 @@ impl Leaked {
         }
     }
 
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+
     /// Wakes the waiters: code of others.
     pub(crate) fn wake(self) {
         let mut next = self.0;

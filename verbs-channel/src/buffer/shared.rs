@@ -14,7 +14,7 @@ use verbs_core::{
 };
 
 use super::block::{Backing, Owner};
-use super::deregistration::{Deregistration, Registered};
+use super::deregistration::{Deregistration, Leaked, Registered};
 use super::element::PdTag;
 use super::notify::Returns;
 use super::owned::{OwnedBuffer, within};
@@ -402,6 +402,11 @@ impl SharedSlice {
         let its = registrations.find(|each| each.pd == pd)?;
         let range = self.offset()..self.offset() + self.len();
         Some((Arc::clone(its.region.as_ref()?), range))
+    }
+
+    /// It is to be leaked: adds its memory.
+    pub(crate) fn announce_leak(&self, leaked: &mut Leaked) {
+        self.buffer.announce_leak(leaked);
     }
 
     /// The length in bytes.

@@ -4,8 +4,11 @@
 //! engine: a scope, by a thread-local of its thread. So the engine calls none of them: it queues what does, and the
 //! layer that holds the engine runs that between two borrows.
 
+use std::sync::Arc;
+
 use verbs_core::queue_pair::DestroyedQueuePair;
 
+use super::Lender;
 use super::leak::Leak;
 use super::peer::{Peer, Watched};
 use crate::buffer::Leaked;
@@ -18,6 +21,8 @@ pub(crate) enum Afterwards {
     Leak(Leak),
     /// Its memory never ends: those who wait for that are to be woken.
     Leaked(Leaked),
+    /// Memory of leases that were dropped is to be freed.
+    DroppedLeases(Arc<Lender>),
     /// Its memory, and the domain that it may have had to itself.
     #[expect(dead_code, reason = "only dropped")]
     QueuePair(DestroyedQueuePair),
@@ -36,7 +41,7 @@ pub(super) struct Queued {
 
 impl Afterwards {
     /// The most that one channel queues.
-    const OF_A_CHANNEL: usize = 5;
+    const OF_A_CHANNEL: usize = 7;
 
     /// Whether it may take seconds.
     pub(crate) const fn is_slow(&self) -> bool {
@@ -48,6 +53,7 @@ impl Afterwards {
         match self {
             Self::Leak(leak) => log_error(format_args!("{leak}")),
             Self::Leaked(leaked) => leaked.wake(),
+            Self::DroppedLeases(lender) => lender.free_dropped(),
             // Destructors log what has failed.
             other => {
                 let _panicked = panics(|| drop(other));

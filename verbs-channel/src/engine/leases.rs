@@ -10,7 +10,10 @@ use std::sync::Arc;
 use verbs_core::__private::set_options;
 use verbs_core::verbs_sys::IBV_SEND_SIGNALED;
 
-use super::{Afterwards, BufferOwner, Engine, Leak, Lender, Reservation, SlotBuffer, Ticket};
+use super::{
+    Afterwards, BufferOwner, Engine, Leak, Lender, Member, Reservation, SlotBuffer, Ticket,
+};
+use crate::buffer::Leaked;
 use crate::channel_id::ChannelId;
 use crate::error::{DownReason, Queue, RejectReason};
 use crate::lease::LeaseRequest;
@@ -90,6 +93,27 @@ impl Engine {
             if let Some(at) = self.place(channel) {
                 self.destroy_at(at, DownReason::Device(errno));
             }
+            // It may have ended before.
+            let member = self.member_of(channel);
+            let ended = member.map_or(Some(Ok(())), Member::destroyed);
+            if let Some(destroyed) = ended {
+                self.queue_pair_ended(channel, destroyed.is_ok());
+            }
+        }
+    }
+
+    /// The queue pair of a channel is destroyed, or stuck.
+    pub(super) fn queue_pair_ended(&mut self, channel: ChannelId, is_destroyed: bool) {
+        let mut leaked = Leaked::default();
+        let has_dropped = self
+            .leases
+            .queue_pair_ended(channel, is_destroyed, &mut leaked);
+        if !leaked.is_empty() {
+            self.afterwards.push(Afterwards::Leaked(leaked));
+        }
+        if has_dropped {
+            let lender = Arc::clone(&self.leases);
+            self.afterwards.push(Afterwards::DroppedLeases(lender));
         }
     }
 }

@@ -172,14 +172,15 @@ impl Engine {
                 self.stuck += 1;
             }
             let is_stuck = destroyed.is_err();
-            if !is_stuck {
-                self.leases.queue_pair_is_destroyed(member.id);
-            }
+            let channel = member.id;
             member.credits.close(&mut self.flight.budget, is_stuck);
             member.closed(destroyed);
+            self.queue_pair_ended(channel, !is_stuck);
         }
         // After the queue pair: by then it has acknowledged what it received.
-        self.afterwards.close(&mut member.peer);
+        if let Some(member) = self.flight.members.get_mut(at as usize) {
+            self.afterwards.close(&mut member.peer);
+        }
     }
 
     /// Dispatches what is in the completion queue. If that fails, all channels are taken down.

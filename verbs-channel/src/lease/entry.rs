@@ -23,6 +23,8 @@ pub(super) struct Entry {
     pub(super) kind: LeaseKind,
     pub(super) channel: ChannelId,
     pub(super) is_scoped: bool,
+    /// Its lease was dropped.
+    pub(super) is_dropped: bool,
     /// The binds of its window since that rested.
     pub(super) binds: u8,
     /// Kept by its request while that is in flight. Made once for each window.

@@ -16,7 +16,7 @@ use verbs_core::memory::{MwType, RawRegion};
 use verbs_core::{AccessFlags, ProtectionDomain, RemoteMemoryRegion};
 
 use super::entry::{EndLease, Entry, Grant, LeaseKind};
-use crate::buffer::{PdTag, Registered, SharedSlice};
+use crate::buffer::{Leaked, PdTag, Registered, SharedSlice};
 use crate::channel_id::ChannelId;
 use crate::error::{Error, RejectReason, Result, TransportError};
 use crate::panics::log_error;
@@ -189,11 +189,12 @@ impl Lender {
 
     /// Ends the access of a lease without a request, unless it has ended. Returns its memory, and takes its entry back.
     /// `None` if the driver refuses, which is logged once.
-    pub(super) fn end(&self, index: usize) -> Option<SharedSlice> {
+    pub(super) fn end(&self, index: usize, is_dropped: bool) -> Option<SharedSlice> {
         let mut entry = {
             let mut state = self.lock();
             mem::replace(&mut state.entries[index], Entry::new(Grant::None))
         };
+        entry.is_dropped = is_dropped;
         let ended = match entry.grant {
             Grant::Stuck => Err(None),
             // It keeps its window.
@@ -278,15 +279,48 @@ impl Lender {
         refused
     }
 
-    /// The peer of a channel has no access by its windows any more, also by those that could not be deallocated.
-    pub(crate) fn queue_pair_is_destroyed(&self, channel: ChannelId) {
+    /// The queue pair of a channel is destroyed: its peer has no access by a window any more, though that could not be
+    /// deallocated. Or it is stuck. Memory that stays accessible is leaked.
+    ///
+    /// Returns whether there is memory to be [freed](Self::free_dropped).
+    pub(crate) fn queue_pair_ended(
+        &self,
+        channel: ChannelId,
+        is_destroyed: bool,
+        leaked: &mut Leaked,
+    ) -> bool {
+        let mut has_dropped = false;
         for entry in &mut self.lock().entries {
-            if entry.channel == channel
-                && entry.kind == LeaseKind::Window
-                && matches!(entry.grant, Grant::Stuck)
-            {
-                entry.grant = Grant::None;
+            if entry.channel != channel || !matches!(entry.grant, Grant::Stuck) {
+                continue;
             }
+            if is_destroyed && entry.kind == LeaseKind::Window {
+                entry.grant = Grant::None;
+                has_dropped |= entry.is_dropped;
+            } else if let Some(slice) = &entry.slice {
+                slice.announce_leak(leaked);
+            }
+        }
+        has_dropped
+    }
+
+    /// Frees the memory of leases that were dropped, and have ended since.
+    pub(crate) fn free_dropped(&self) {
+        loop {
+            let mut state = self.lock();
+            let State {
+                entries, vacant, ..
+            } = &mut *state;
+            let ended = (0..)
+                .zip(entries)
+                .find(|(_, entry)| entry.is_dropped && matches!(entry.grant, Grant::None));
+            let Some((index, entry)) = ended else {
+                return;
+            };
+            let freed = mem::replace(entry, Entry::new(Grant::None));
+            vacant.push(index);
+            drop(state);
+            drop(freed);
         }
     }
 
@@ -319,7 +353,7 @@ impl Lender {
 impl EndLease for Lender {
     fn end_abandoned(&self, index: usize) {
         if !self.is_in_child() {
-            drop(self.end(index));
+            drop(self.end(index, true));
         }
     }
 }
@@ -362,6 +396,7 @@ impl Entry {
             kind: LeaseKind::Window,
             channel: ChannelId::NONE,
             is_scoped: false,
+            is_dropped: false,
             binds: 0,
             watch: None,
         }

@@ -138,7 +138,7 @@ impl Lease {
     #[doc(alias = "ibv_dealloc_mw")]
     #[doc(alias = "ibv_dereg_mr")]
     pub fn end(mut self) -> Result<SharedSlice, Self> {
-        match self.lender.end(self.index) {
+        match self.lender.end(self.index, false) {
             Some(slice) => {
                 self.index = NONE;
                 Ok(slice)
@@ -190,7 +190,7 @@ impl Drop for Lease {
         match self.lender.entry(self.index, Entry::abandon) {
             // It ends when the request has completed.
             Some(in_flight) => drop(in_flight),
-            None => drop(self.lender.end(self.index)),
+            None => drop(self.lender.end(self.index, true)),
         }
     }
 }

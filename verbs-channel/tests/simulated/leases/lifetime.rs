@@ -227,6 +227,8 @@ fn a_window_that_the_driver_does_not_deallocate_costs_its_channel() {
             assert!(ends.owner.down_reason().is_some());
             assert!(ends.write(remote, 1).is_err());
             assert_eq!(bytes(&memory), [0; 64]);
+            let ended = memory.deregister().wait(Duration::ZERO);
+            ended.expect("nothing has the memory any more").unwrap();
         });
     }
 }
