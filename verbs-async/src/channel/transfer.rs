@@ -158,7 +158,7 @@ impl AsyncTransfer {
     /// Adds an operation on the channel with this [id](AsyncChannel::id). It begins when
     /// [`finish`](Self::finish) or [`finish_by`](Self::finish_by) is awaited.
     ///
-    /// If its queue is full then, it waits: up to 16 operations of the set are in the backlog, however long that is, and
+    /// If its queue is full then, it waits. At most the queue's length and two chains of the set are in the backlog, and
     /// the others follow whenever the future is polled. If it is rejected, the rejection is its outcome. Outcomes that have
     /// not been [drained](Self::drain) stay before it.
     pub fn add(&mut self, channel: ChannelId, request: impl Into<OwnedRequest>) {

@@ -185,8 +185,8 @@ impl Engine {
         }
         // Twice as long, if the device permits that: most channels find room.
         let max = self.pd.context().query_device()?.max_cqe();
-        self.cq
-            .resize(needed.max(capacity.saturating_mul(2).min(max)))
+        let twice = needed.max(capacity.saturating_mul(2).min(max));
+        self.cq.resize(twice).or_else(|_| self.cq.resize(needed))
     }
 
     /// Posts the receives of a channel that was just added. At the first rejection it stops.

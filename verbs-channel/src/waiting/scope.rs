@@ -70,6 +70,7 @@ pub(crate) trait EndScope: Ladder {
         }
         None
     }
+
     /// Waits for an operation of a scope, up to the channel's timeout, and aborts it after that.
     fn wait_or_abort(&mut self, at: u32, id: Id) {
         let timeout = self.step(|poller| poller.config.timeout);

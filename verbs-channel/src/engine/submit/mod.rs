@@ -183,7 +183,7 @@ impl Engine {
     fn rejected(&mut self, id: Id, reason: RejectReason) -> RejectReason {
         match reason {
             RejectReason::Post(error) if error.posted() > 0 => {
-                // The caller has the buffers, and ends it: see `end_half_posted`.
+                // The caller has the buffers, and ends it: see `keep`.
                 self.half_posted = Some(id);
                 if let Some((at, _)) = self.flight.owner(id.wr_id())
                     && self.flight.borrowed(id).is_some()
