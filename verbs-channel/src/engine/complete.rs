@@ -24,7 +24,7 @@ impl Engine {
 
     /// Polls one completion for an operation of this member that is in flight. If it is the operation's success, the
     /// operation ends, and this returns it with what `take` takes out of the slot. Otherwise, or if that is nothing,
-    /// everything that has completed is dispatched.
+    /// that completion and up to 16 others are dispatched.
     #[inline(always)]
     pub(crate) fn poll_for<T>(
         &mut self,

@@ -7,15 +7,15 @@
 //! [`next_afterwards`](Engine::next_afterwards). Where time matters it is an argument, so any clock can drive it. `Channel` and `ChannelGroup` add waiting; `verbs-async` adds wakers.
 //!
 //! ```text
-//! start ──► credits and a slot ──► gate ──► driver ──► device
+//! start ──► gate ──► credits and a slot ──► driver ──► device
 //!                                                        │
 //! take ◄── completed, in its slot ◄── dispatch ◄── poll ◄┘
 //! ```
 //!
 //! These hold whatever a program drops, forgets or panics in:
 //!
-//! - *An operation has one home.* Its slot has its buffers from before the post until the outcome is taken, and has the
-//!   outcome (`flight`). The `wr_id` is the slot and its generation, so that a completion finds its operation or none
+//! - *An operation has one home.* It has a slot from before the post until its outcome is taken. Owned buffers go into
+//!   the slot right after the post, before any other code can run; the outcome follows (`flight`). The `wr_id` is the slot and its generation, so that a completion finds its operation or none
 //!   (`complete`).
 //! - *No queue overruns.* A post takes credits of its queue and of the completion queue; the completion returns them once
 //!   (`member::credits`). With [`in_flight`](crate::ChannelConfig::in_flight), credits beyond a channel's share come from a

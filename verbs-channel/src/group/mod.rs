@@ -404,9 +404,9 @@ impl ChannelConfig {
     /// ([`resize`](CompletionQueue::resize)). Some drivers do not support that, such as those of EFA and of soft-iWARP:
     /// there, and where growing would delay the others too long, create the group for all channels. The most that the
     /// device permits is its [`max_cqe`](verbs_core::device::DeviceAttr::max_cqe).
-    /// This is no limit: a server that bounds its clients compares [`len`](Self::len) before it joins another. If the process may
-    /// run out of address space (`RLIMIT_AS`) on soft-RoCE, create the group for all of its channels: see
-    /// [`CompletionQueue::resize`](verbs_core::CompletionQueue::resize).
+    /// This is no limit: a server that bounds its clients compares [`len`](ChannelGroup::len) before it joins another.
+    /// If the process may run out of address space (`RLIMIT_AS`) on soft-RoCE, create the group for all of its channels,
+    /// since a queue that could not be mapped there is lost.
     ///
     /// # Errors
     ///

@@ -46,7 +46,7 @@ mod run;
 /// operation that was refused is tried once more.
 ///
 /// A rail whose device answers, but does nothing, does not go down by itself: its operations are aborted at the deadline of the
-/// transfer, or after the timeout of the first channel if there is none. An [`AbortHandle`](crate::channel::AbortHandle) of the channel takes
+/// transfer, or after the timeout of the first channel if there is none. An [`AbortHandle`] of the channel takes
 /// the rail down before that, and the others go on. One of [all rails](Self::abort_handle) ends the transfer.
 ///
 /// A network may deliver a packet of a write late, after another rail has carried the write out. So before the peer uses the

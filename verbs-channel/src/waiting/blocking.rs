@@ -26,7 +26,8 @@ impl Poller {
     ) -> Result<WorkSuccess, TransportError> {
         let guard = AbortOnUnwind;
         // SAFETY: `list` and the memory that it borrows live until this returns. `finish` returns only
-        // when the device is done with that memory. If this panics, the process is aborted.
+        // when the device is done with that memory, and so does `rejected`, if the device may have a part of
+        // the request. If this panics, the process is aborted.
         let posted = unsafe {
             self.engine
                 .post_list(at, BufferOwner::Borrowed, &mut list, op)
@@ -48,7 +49,7 @@ impl Poller {
     ) -> Result<(), TransportError> {
         let guard = AbortOnUnwind;
         // SAFETY: `requests` and the memory that they borrow live until this returns. `finish`
-        // returns only when the device is done with it.
+        // returns only when the device is done with it, and so does `rejected`, if it may have a part.
         let posted = unsafe { self.engine.post_batch_at(at, requests) };
         let ended = match posted {
             Ok(posted) => self.finish(at, posted.id, timeout).map(drop),

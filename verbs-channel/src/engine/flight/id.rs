@@ -1,4 +1,13 @@
 //! Ids of operations, and the `wr_id`s of their requests.
+//!
+//! | bits of a `wr_id` | |
+//! |---|---|
+//! | 0 to 26 | index of the slot |
+//! | 27 | `UNSIGNALED`: a request of a batch that is not its last |
+//! | 28 | `COMMON`: the slot is common |
+//! | 29 to 63 | generation; if `UNSIGNALED`, its last bits are in 29 to 47, and the request's place in the batch is in 48 to 63 |
+//!
+//! With all of 27 to 63 set it is a shared receive, and 0 to 26 are its place.
 
 use crate::engine::member::NONE;
 
@@ -11,7 +20,7 @@ use crate::engine::member::NONE;
 pub(crate) struct Id(pub(super) u64);
 
 /// Marks the `wr_id` of a request that is not the last of its batch.
-pub(super) const MEMBER: u64 = 1 << 27;
+pub(super) const UNSIGNALED: u64 = 1 << 27;
 
 /// Marks the ids of operations with a common slot.
 pub(super) const COMMON: u64 = 1 << 28;
@@ -27,9 +36,9 @@ pub(crate) const SHARED_PLACES: u32 = 1 << 27;
 
 /// The `wr_id` of the first shared receive. Among operations, only the 65,536th request of a batch could have it, and
 /// only if it were not the last: a batch has 65,535 at most.
-const SHARED: u64 = !(MEMBER - 1);
+const SHARED: u64 = !(UNSIGNALED - 1);
 
-const _: () = assert!(SHARED_PLACES as u64 == MEMBER && SHARED / NEXT > u16::MAX as u64 - 2);
+const _: () = assert!(SHARED_PLACES as u64 == UNSIGNALED && SHARED / NEXT > u16::MAX as u64 - 2);
 
 /// The `wr_id` of the shared receive at this place, below [`SHARED_PLACES`]; never used for an
 /// operation.
@@ -73,20 +82,20 @@ impl Id {
     /// It has the last bits of the generation only. They suffice, as it ends nothing: while its completion
     /// waits in a queue, few operations in its slot can have completed behind it.
     #[inline]
-    pub(crate) const fn member_wr_id(self) -> u64 {
-        self.0 & (NEXT - 1) | MEMBER
+    pub(crate) const fn unsignaled_wr_id(self) -> u64 {
+        self.0 & (NEXT - 1) | UNSIGNALED
     }
 
     /// Which of the operation's work requests this `wr_id` belongs to; `None` if to the last one.
     pub(crate) fn place_of(wr_id: u64) -> Option<usize> {
-        let is_member = wr_id & MEMBER != 0;
-        is_member.then(|| usize::try_from(wr_id / NEXT).unwrap_or(usize::MAX))
+        let is_unsignaled = wr_id & UNSIGNALED != 0;
+        is_unsignaled.then(|| usize::try_from(wr_id / NEXT).unwrap_or(usize::MAX))
     }
 
     /// Whether one of the operation's work requests has this `wr_id`.
     #[inline]
     pub(super) const fn has_request(self, wr_id: u64) -> bool {
-        self.0 == wr_id || self.member_wr_id() == wr_id & (NEXT - 1)
+        self.0 == wr_id || self.unsignaled_wr_id() == wr_id & (NEXT - 1)
     }
 
     /// The index of its slot, if that is a channel's own; past the end of every table if it is common.
@@ -100,7 +109,7 @@ impl Id {
     /// The index of its slot, be it common or not.
     #[inline]
     pub(crate) const fn index(self) -> u32 {
-        (self.0 & (MEMBER - 1)) as u32
+        (self.0 & (UNSIGNALED - 1)) as u32
     }
 }
 
@@ -128,16 +137,16 @@ mod tests {
                 let ids = [own, common].map(|_| table.take(batch(0, BufferOwner::Slot)).unwrap());
                 for id in ids {
                     for place in [0, 1, 65_533] {
-                        let wr_id = id.member_wr_id() + place * NEXT;
+                        let wr_id = id.unsignaled_wr_id() + place * NEXT;
                         assert_eq!(table.0.owner(wr_id), Some((0, Queue::Send)));
                         assert_eq!(Id::place_of(wr_id), usize::try_from(place).ok());
                         assert_eq!(shared_place(wr_id), None);
                     }
                     let earlier = Id(id.0.wrapping_sub(GENERATION));
-                    assert_eq!(table.0.owner(earlier.member_wr_id()), None);
+                    assert_eq!(table.0.owner(earlier.unsignaled_wr_id()), None);
                     assert_eq!(Id::place_of(id.wr_id()), None);
                     assert_eq!(shared_place(id.wr_id()), None);
-                    let wr_id = id.member_wr_id() + 3 * NEXT;
+                    let wr_id = id.unsignaled_wr_id() + 3 * NEXT;
                     assert!(!table.fail(wr_id, ABORTED), "it is in flight");
                     assert!(table.succeed(id.wr_id()));
                     assert_eq!(table.release(id).unwrap(), Err(ABORTED));

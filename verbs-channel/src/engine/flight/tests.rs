@@ -226,7 +226,7 @@ fn run(steps: Vec<Step>, common: u32) {
             Step::FailMember(number) => {
                 let Some(number) = pick(number) else { continue };
                 let (id, reservation, model) = &mut all[number];
-                assert!(!table.fail(id.member_wr_id(), ABORTED));
+                assert!(!table.fail(id.unsignaled_wr_id(), ABORTED));
                 if let Model::Posted { failed } = model {
                     // An operation of one request has no other.
                     *failed |= reservation.credits > 1;

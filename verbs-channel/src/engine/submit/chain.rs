@@ -112,7 +112,7 @@ impl Engine {
             return Err(self.rejection(at, Queue::Send, reservation.credits));
         };
         let id = ticket.id;
-        number(chain, part.clone(), id.member_wr_id(), NEXT, id.wr_id());
+        number(chain, part.clone(), id.unsignaled_wr_id(), NEXT, id.wr_id());
         // SAFETY: the caller promises that the buffers stay until the operation has ended; when the last
         // of a chain has, so have the others.
         let posted = unsafe { qp.post_chain(chain, part) };

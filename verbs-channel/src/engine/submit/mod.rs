@@ -1,4 +1,4 @@
-//! Posts: the gate, an entry with its credits, and the driver.
+//! Posts: the gate, credits with a slot, and the driver.
 #![expect(unsafe_code, reason = "hands buffers to the device")]
 
 use std::mem::MaybeUninit;
@@ -183,7 +183,7 @@ impl Engine {
     fn rejected(&mut self, id: Id, reason: RejectReason) -> RejectReason {
         match reason {
             RejectReason::Post(error) if error.posted() > 0 => {
-                // The caller has the buffers, and ends it: see `keep`.
+                // Borrowed buffers: it is ended here. Others are the caller's, which ends it: see `keep`.
                 self.half_posted = Some(id);
                 if let Some((at, _)) = self.flight.owner(id.wr_id())
                     && self.flight.borrowed(id).is_some()
@@ -212,7 +212,7 @@ fn build<'p, 'l, 'o>(
     let (mut count, mut last_op) = (0, None);
     for (request, place) in requests.zip(places.iter_mut()) {
         let (elements, op) = request?;
-        op.build(elements, id.member_wr_id(), place)?;
+        op.build(elements, id.unsignaled_wr_id(), place)?;
         (count, last_op) = (count + 1, Some(op));
     }
     let built = ptr::from_mut(places.get_mut(..count).unwrap_or_default());
