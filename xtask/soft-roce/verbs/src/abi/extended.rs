@@ -1,5 +1,6 @@
 //! Extended completion queues and queue pairs: objects with their own verbs.
 
+use std::cell::Cell;
 use std::ffi::{c_uint, c_void};
 
 use super::context::Verb;
@@ -7,21 +8,23 @@ use super::object::{ibv_cq, ibv_qp};
 
 structures! {
     (Clone, Copy)
-    /// C repeats the fields of `ibv_cq` at the beginning.
-    ibv_cq_ex {
-        cq: ibv_cq;
-        comp_mask status: u32;
-        wr_id: u64;
-        start_poll next_poll end_poll read_opcode read_vendor_err read_byte_len read_imm_data read_qp_num read_src_qp
-            read_wc_flags read_slid read_sl read_dlid_path_bits read_completion_ts read_cvlan read_flow_tag read_tm_info
-            read_completion_wallclock_ns: Verb;
-    }
     ibv_poll_cq_attr { comp_mask: u32; }
     ibv_data_buf { addr: *mut c_void; length: usize; }
 }
 
 structures! {
     ()
+    /// C repeats the fields of `ibv_cq` at the beginning.
+    ibv_cq_ex {
+        cq: ibv_cq;
+        comp_mask: u32;
+        /// Set by the thread that polls, while others use the queue.
+        status: Cell<u32>;
+        wr_id: Cell<u64>;
+        start_poll next_poll end_poll read_opcode read_vendor_err read_byte_len read_imm_data read_qp_num read_src_qp
+            read_wc_flags read_slid read_sl read_dlid_path_bits read_completion_ts read_cvlan read_flow_tag read_tm_info
+            read_completion_wallclock_ns: Verb;
+    }
     ibv_qp_ex {
         qp_base: ibv_qp;
         comp_mask wr_id: u64;

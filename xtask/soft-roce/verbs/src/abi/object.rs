@@ -1,5 +1,6 @@
 //! Objects.
 
+use std::cell::Cell;
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::atomic::{AtomicI32, AtomicU32};
 
@@ -25,16 +26,6 @@ structures! {
         handle lkey rkey: u32;
     }
     ibv_mw { context: Open; pd: *mut ibv_pd; rkey handle type_: u32; }
-    ibv_cq {
-        context: Open;
-        channel: *mut ibv_comp_channel;
-        cq_context: *mut c_void;
-        handle: u32;
-        cqe: c_int;
-        mutex: pthread_mutex_t;
-        cond: pthread_cond_t;
-        comp_events_completed async_events_completed: u32;
-    }
     ibv_srq {
         context: Open;
         srq_context: *mut c_void;
@@ -49,6 +40,17 @@ structures! {
 
 structures! {
     ()
+    ibv_cq {
+        context: Open;
+        channel: *mut ibv_comp_channel;
+        cq_context: *mut c_void;
+        handle: u32;
+        /// Resized while other threads use the queue.
+        cqe: Cell<c_int>;
+        mutex: pthread_mutex_t;
+        cond: pthread_cond_t;
+        comp_events_completed async_events_completed: u32;
+    }
     ibv_qp {
         context: Open;
         qp_context: *mut c_void;

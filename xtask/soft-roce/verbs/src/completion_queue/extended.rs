@@ -65,35 +65,26 @@ pub(crate) extern "C" fn create_cq_ex(
 }
 
 /// Takes the next completion; `ENOENT` if there is none.
-unsafe extern "C" fn next_poll(cq: *mut CompletionQueue) -> c_int {
-    // SAFETY: the caller has a queue that is alive.
-    let own = unsafe { &*cq };
-    let (id, context) = (own.id(), own.queue.cq.context);
-    let polled = context
-        .card
-        .verb("ibv_start_poll", |locked| Ok(locked.poll_cq(id)));
-    match polled {
+extern "C" fn next_poll(cq: &CompletionQueue) -> c_int {
+    let (id, card) = (cq.id(), &cq.context().card);
+    match card.verb("ibv_start_poll", |locked| Ok(locked.poll_cq(id))) {
         Ok(Some(done)) => {
-            // SAFETY: the caller's queue is alive, and the caller alone polls it.
-            unsafe { (*cq).queue.wr_id = done.wr_id };
-            // SAFETY: the caller's queue is alive, and the caller alone polls it.
-            unsafe { (*cq).queue.status = done.status as u32 };
-            // SAFETY: the caller's queue is alive, and the caller alone polls it.
-            unsafe { (*cq).current = Some(done) };
+            cq.queue.wr_id.set(done.wr_id);
+            cq.queue.status.set(done.status as u32);
+            cq.current.set(Some(done));
             0
         }
         Ok(None) => {
-            context.card.idle();
+            card.idle();
             libc::ENOENT
         }
         Err(errno) => errno,
     }
 }
 
-unsafe extern "C" fn start_poll(cq: *mut CompletionQueue, attr: &ibv_poll_cq_attr) -> c_int {
+extern "C" fn start_poll(cq: &CompletionQueue, attr: &ibv_poll_cq_attr) -> c_int {
     match attr.comp_mask {
-        // SAFETY: the promises of this function's caller are those of the other's.
-        0 => unsafe { next_poll(cq) },
+        0 => next_poll(cq),
         _ => libc::EINVAL,
     }
 }
@@ -103,7 +94,7 @@ const extern "C" fn end_poll(_: &CompletionQueue) {}
 impl CompletionQueue {
     /// Reads something of the completion that the poll is at.
     fn read<T: Default>(&self, field: impl FnOnce(&Completion) -> T) -> T {
-        self.current.as_ref().map(field).unwrap_or_default()
+        self.current.get().as_ref().map(field).unwrap_or_default()
     }
 }
 

@@ -4,6 +4,7 @@
 mod extended;
 pub(crate) mod poll;
 
+use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -26,7 +27,7 @@ pub(crate) struct CompletionQueue {
     pub(crate) completion_events: Arc<Unacknowledged>,
     pub(crate) asynchronous_events: Arc<Unacknowledged>,
     /// The completion that an extended poll is at. Only the thread that polls touches it.
-    current: Option<Completion>,
+    current: Cell<Option<Completion>>,
 }
 
 impl CompletionQueue {
@@ -54,7 +55,7 @@ fn create(verb: &'static str, context: Open, init: &ibv_cq_init_attr_ex) -> *mut
             channel: init.channel,
             cq_context: init.cq_context,
             handle: id.0,
-            cqe: c_int::try_from(capacity).unwrap_or(c_int::MAX),
+            cqe: Cell::new(c_int::try_from(capacity).unwrap_or(c_int::MAX)),
             ..ibv_cq::default()
         };
         Ok(CompletionQueue {
@@ -64,7 +65,7 @@ fn create(verb: &'static str, context: Open, init: &ibv_cq_init_attr_ex) -> *mut
             },
             completion_events: Arc::default(),
             asynchronous_events: Arc::default(),
-            current: None,
+            current: Cell::new(None),
         })
     }));
     // SAFETY: it is null, or was made a moment ago.
@@ -107,18 +108,16 @@ pub(crate) extern "C" fn ibv_create_cq(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_resize_cq(cq: *mut CompletionQueue, cqe: c_int) -> c_int {
-    // SAFETY: the caller has a queue that is alive.
-    let own = unsafe { &*cq };
-    let id = own.id();
-    let resized = own.context().card.verb("ibv_resize_cq", |locked| {
+extern "C" fn ibv_resize_cq(cq: &CompletionQueue, cqe: c_int) -> c_int {
+    let id = cq.id();
+    let resized = cq.context().card.verb("ibv_resize_cq", |locked| {
         let capacity = u32::try_from(cqe).unwrap_or(0);
         locked.nic.resize_cq(id, capacity).map_err(refused)?;
         Ok(locked.nic.cq_capacity(id).unwrap_or(capacity))
     });
     code(resized.map(|capacity| {
-        // SAFETY: the caller has the queue.
-        unsafe { (*cq).queue.cq.cqe = c_int::try_from(capacity).unwrap_or(c_int::MAX) };
+        let capacity = c_int::try_from(capacity).unwrap_or(c_int::MAX);
+        cq.queue.cq.cqe.set(capacity);
     }))
 }
 
