@@ -1,6 +1,7 @@
 //! Rails: several channels to one peer, most often on several devices, that carry out one transfer.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::error::Error;
 use std::sync::Arc;
 use std::{fmt, io};
@@ -105,17 +106,20 @@ impl Rails {
             return Err(self.other_number(regions.len()));
         }
         let whole = first.slice(..len)?;
-        let parts = self.remotes.entry(whole.rkey()).or_default();
-        parts.retain(|part| !part.first().is_some_and(|part| overlap(part, &whole)));
-        parts.push(regions);
+        self.remove_remote(whole);
+        self.remotes.entry(whole.rkey()).or_default().push(regions);
         Ok(whole)
     }
 
     /// Forgets memory of the peer that was [added](Self::add_remote), such as a lease that the peer has ended, by the region that
     /// stands for it, or a slice of that. Operations on it are [rejected](crate::RejectReason::UnknownRemote) from now on.
     pub fn remove_remote(&mut self, region: RemoteMemoryRegion) {
-        if let Some(parts) = self.remotes.get_mut(&region.rkey()) {
-            parts.retain(|part| !part.first().is_some_and(|part| overlap(part, &region)));
+        if let Entry::Occupied(mut parts) = self.remotes.entry(region.rkey()) {
+            let is_other = |part: &Vec<_>| !part.first().is_some_and(|part| overlap(part, &region));
+            parts.get_mut().retain(is_other);
+            if parts.get().is_empty() {
+                parts.remove();
+            }
         }
     }
 
@@ -156,10 +160,10 @@ impl Rails {
     /// Connects rails that go down, in the background: `connect` gets the number of the rail. It is called again if it fails or
     /// panics, and if the new channel goes down; for each rail, 100 ms after the last call at the earliest.
     ///
-    /// A rail takes its new channel at the next transfer, or within one: a transfer does not fail while there is no rail that is
-    /// up, but waits until its deadline, when what no rail took is rejected as [timed
-    /// out](crate::RejectReason::TimedOut), or until [all are aborted](Self::abort_handle). The new channel is on the same domain, and the peer's keys are those that it
-    /// had, unless the memory is [added](Self::add_remote) again.
+    /// A rail takes its new channel at the next transfer, or within one: a transfer does not fail while there is no rail
+    /// that is up, but waits until [all are aborted](Self::abort_handle) or its deadline has passed. Operations that no
+    /// rail took by then are rejected as [timed out](crate::RejectReason::TimedOut). The new channel is on the same
+    /// domain, and the peer's keys are those that it had, unless the memory is [added](Self::add_remote) again.
     ///
     /// `connect` runs on one thread for all rails, which ends when the rails are dropped and the last
     /// call returns: give the call a bound. Failures and panics are logged.
@@ -180,10 +184,11 @@ impl Rails {
 
     /// A handle with which any thread can abort all rails, while this one is within a [transfer](Self::transfer).
     ///
-    /// The transfer ends at once, also one that waits for a rail to be [connected anew](Self::reconnect_with): operations in flight end as by
-    /// [`Channel::abort`], on all rails together, and the others are rejected. If there is no transfer, the next one ends
-    /// so. All rails are down then, and come back as after any failure. Other operations on [one](Self::channel_mut) of the
-    /// channels see it in the next transfer: that channel has a [handle](Channel::abort_handle) of its own.
+    /// The transfer ends at once, also one that waits for a rail to be [connected anew](Self::reconnect_with): operations
+    /// in flight end as by [`Channel::abort`], on all rails together, and the others are rejected. If there is no
+    /// transfer, the next one ends so. All rails are down then, and come back as after any failure. Other operations on
+    /// [one](Self::channel_mut) of the channels see it in the next transfer: that channel has a
+    /// [handle](Channel::abort_handle) of its own.
     #[must_use]
     pub fn abort_handle(&self) -> AbortHandle {
         AbortHandle::new(Arc::clone(&self.aborts), self.id)
@@ -191,13 +196,15 @@ impl Rails {
 
     /// Takes all rails down if a handle has asked for that. Returns whether it has.
     fn end_if_aborted(&mut self) -> bool {
-        let is_aborted = self.aborts.are_asked() && !self.aborts.take().is_empty();
-        for rail in self.rails.iter_mut().filter(|_| is_aborted) {
+        if !self.aborts.are_asked() || self.aborts.take().is_empty() {
+            return false;
+        }
+        for rail in &mut self.rails {
             let id = rail.channel.id();
             // It is the engine's only one.
             let _flushed = rail.poller().engine.flush(id, DownReason::Closed);
         }
-        is_aborted
+        true
     }
 
     /// The region on this rail of the memory that a region stands for.
@@ -238,11 +245,9 @@ impl Rails {
 
 /// Whether two regions with one key begin at the same byte, or have bytes in common.
 const fn overlap(one: &RemoteMemoryRegion, other: &RemoteMemoryRegion) -> bool {
-    let (before, after) = (
-        other.addr().saturating_sub(one.addr()),
-        one.addr().saturating_sub(other.addr()),
-    );
-    before == 0 && after == 0 || before < one.len() && after < other.len()
+    let (first, second) = (one.addr(), other.addr());
+    first == second
+        || first.saturating_sub(second) < other.len() && second.saturating_sub(first) < one.len()
 }
 
 impl fmt::Debug for Rails {

@@ -58,6 +58,7 @@ impl Rails {
         if result.is_err() {
             for rail in &mut self.rails {
                 rail.poller().engine.end_failed_leases();
+                // From now on, each device has its drain timeout to be removed.
                 rail.poller().run_afterwards();
             }
             let pollers = self.rails.iter_mut().map(Rail::poller);
