@@ -93,7 +93,8 @@ impl Leaked {
     pub(crate) fn wake(self) {
         let mut next = self.0;
         while let Some(end) = next {
-            next = end.wake();
+            next = end.lock().next.take();
+            end.wake();
         }
     }
 }
@@ -169,14 +170,11 @@ impl End {
         self.wake();
     }
 
-    /// Wakes those who wait. Returns the next that is leaked, if this is.
-    fn wake(&self) -> Option<Arc<Self>> {
-        let mut state = self.lock();
-        let (sleeping, next) = (mem::take(&mut state.sleeping), state.next.take());
-        drop(state);
+    /// Wakes those who wait.
+    fn wake(&self) {
+        let sleeping = mem::take(&mut self.lock().sleeping);
         self.changed.notify_all();
         sleeping.into_iter().for_each(wake);
-        next
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

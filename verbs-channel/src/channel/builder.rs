@@ -87,8 +87,8 @@ pub struct ChannelConfig {
     /// Each queue of each channel has a share of `total / (4 * channels)` requests, which
     /// no other channel can use: at least one, and at most the depth of the queue. So the
     /// shares usually take up to half of the total. Each further channel adds the same shares to the total.
-    /// The rest is common, first come, first served: a channel can fill its queues while others are idle. A request for which there
-    /// is no room is rejected with [`RejectReason::Budget`], which
+    /// The rest is common, first come, first served: a channel can fill its queues while others are
+    /// idle. A request for which there is no room is rejected with [`RejectReason::Budget`], which
     /// [is backpressure](RejectReason::is_backpressure). In `verbs-async` it waits in the
     /// backlog.
     ///

@@ -82,6 +82,13 @@ impl Queued {
         self.is_due = true;
     }
 
+    /// Wakes those who wait for the end of memory that is leaked, if there is any.
+    pub(super) fn wake(&mut self, leaked: Leaked) {
+        if !leaked.is_empty() {
+            self.push(Afterwards::Leaked(leaked));
+        }
+    }
+
     /// Closes what shows the end of a peer: a socket at once, unless the engine may be under a lock.
     pub(super) fn close(&mut self, peer: &mut Peer) {
         if let Some(link) = peer.close()

@@ -108,9 +108,7 @@ impl Engine {
         let has_dropped = self
             .leases
             .queue_pair_ended(channel, is_destroyed, &mut leaked);
-        if !leaked.is_empty() {
-            self.afterwards.push(Afterwards::Leaked(leaked));
-        }
+        self.afterwards.wake(leaked);
         if has_dropped {
             let lender = Arc::clone(&self.leases);
             self.afterwards.push(Afterwards::DroppedLeases(lender));

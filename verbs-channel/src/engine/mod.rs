@@ -15,8 +15,8 @@
 //! These hold whatever a program drops, forgets or panics in:
 //!
 //! - *An operation has one home.* It has a slot from before the post until its outcome is taken. Owned buffers go into
-//!   the slot right after the post, before any other code can run; the outcome follows (`flight`). The `wr_id` is the slot and its generation, so that a completion finds its operation or none
-//!   (`complete`).
+//!   the slot right after the post, before any other code can run; the outcome follows (`flight`). The `wr_id` is the
+//!   slot and its generation, so that a completion finds its operation or none (`complete`).
 //! - *No queue overruns.* A post takes credits of its queue and of the completion queue; the completion returns them once
 //!   (`member::credits`). With [`in_flight`](crate::ChannelConfig::in_flight), credits beyond a channel's share come from a
 //!   budget that all channels share (`member::budget`).

@@ -164,6 +164,8 @@ impl Engine {
             Err(Error::OtherProcess { .. }) => Ok(()),
             destroyed => destroyed,
         };
+        // After the queue pair: by then it has acknowledged what it received.
+        self.afterwards.close(&mut member.peer);
         if member.is_closing() {
             self.open -= 1;
             if destroyed.is_ok() {
@@ -176,10 +178,6 @@ impl Engine {
             member.credits.close(&mut self.flight.budget, is_stuck);
             member.closed(destroyed);
             self.queue_pair_ended(channel, !is_stuck);
-        }
-        // After the queue pair: by then it has acknowledged what it received.
-        if let Some(member) = self.flight.members.get_mut(at as usize) {
-            self.afterwards.close(&mut member.peer);
         }
     }
 
@@ -270,7 +268,7 @@ impl Engine {
         }
         let leak = Leak { buffers, error };
         self.afterwards.push(Afterwards::Leak(leak));
-        self.afterwards.push(Afterwards::Leaked(leaked));
+        self.afterwards.wake(leaked);
     }
 }
 

@@ -188,7 +188,7 @@ impl Lender {
     }
 
     /// Ends the access of a lease without a request, unless it has ended. Returns its memory, and takes its entry back.
-    /// `None` if the driver refuses, which is logged once.
+    /// `None` if the driver refuses, which is logged once: the entry keeps the memory, also of a lease that is dropped.
     pub(super) fn end(&self, index: usize, is_dropped: bool) -> Option<SharedSlice> {
         let mut entry = {
             let mut state = self.lock();
@@ -306,22 +306,20 @@ impl Lender {
 
     /// Frees the memory of leases that were dropped, and have ended since.
     pub(crate) fn free_dropped(&self) {
-        loop {
-            let mut state = self.lock();
-            let State {
-                entries, vacant, ..
-            } = &mut *state;
-            let ended = (0..)
-                .zip(entries)
-                .find(|(_, entry)| entry.is_dropped && matches!(entry.grant, Grant::None));
-            let Some((index, entry)) = ended else {
-                return;
-            };
-            let freed = mem::replace(entry, Entry::new(Grant::None));
-            vacant.push(index);
-            drop(state);
-            drop(freed);
+        let mut state = self.lock();
+        let State {
+            entries, vacant, ..
+        } = &mut *state;
+        let mut freed = Vec::new();
+        for (index, entry) in (0..).zip(entries) {
+            if entry.is_dropped && matches!(entry.grant, Grant::None) {
+                freed.push(mem::replace(entry, Entry::new(Grant::None)));
+                vacant.push(index);
+            }
         }
+        drop(state);
+        // Without the lock: the owners of slices are code of others.
+        drop(freed);
     }
 
     /// Sets what is called, without a lock, when a lease could not be ended: it is to call

@@ -55,15 +55,11 @@ impl Poller {
         debug_assert!(transfer.has_ended(), "it is quiesced");
         let result = transfer.result();
         if result.is_err() {
-            self.end_failed_leases();
+            // Leases that the driver has refused to end, end with their queue pairs.
+            self.engine.end_failed_leases();
+            self.finish_destroying();
         }
         result
-    }
-
-    /// Leases that the driver has refused to end, end with their queue pairs.
-    pub(crate) fn end_failed_leases(&mut self) {
-        self.engine.end_failed_leases();
-        self.finish_destroying();
     }
 }
 

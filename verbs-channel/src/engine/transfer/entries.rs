@@ -38,8 +38,8 @@ impl<'t> TransferEntries<'t> {
 
     /// Takes out the request of the operation that is to begin next, together with those that begin with it, and its
     /// channel. The operations of one queue begin in the order in which they were [added](Transfer::add), and writes and
-    /// reads that are too long for their channels in parts. `None` if all have begun, or for now: of each queue, no more
-    /// begin than it has room for, and a chain.
+    /// reads that are too long for their channels in parts. `None` if all have begun, or until some have ended: of
+    /// each queue, no more begin than it has room for, and a chain.
     ///
     /// The numbers name the queue, counted from 0, and the operation when it [ends](Self::end).
     #[must_use = "the operation ends when its outcome is recorded"]
