@@ -72,8 +72,8 @@ mod sealed {
         /// The value of a success.
         type Success;
 
-        /// Takes the outcome if the operation has completed. Polls once at most. It may be pending for any
-        /// operation, whose outcome is then taken by [`Driver::wait`](driver::Driver::wait).
+        /// Takes the outcome if the operation has completed. Polls once at most. It may leave an outcome where it is, as
+        /// that of a failure, and be pending: [`Driver::wait`](driver::Driver::wait) takes it then.
         fn poll(
             engine: &mut Engine,
             ticket: Ticket,
@@ -159,17 +159,18 @@ impl<T: Payload> Operation<T> {
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<(Result<T::Success, TransportError>, T)> {
-        self.poll_outcome::<false>(cx)
+        self.poll_outcome(cx, false)
     }
 
-    /// Polls, and counts the poll for cooperative scheduling if `IS_COUNTED`.
+    /// Polls, and counts the poll for cooperative scheduling if it `is_counted`.
     // One function: an outcome that passes through two functions is copied twice.
     #[inline(always)]
-    fn poll_outcome<const IS_COUNTED: bool>(
+    fn poll_outcome(
         &mut self,
         cx: &mut Context<'_>,
+        is_counted: bool,
     ) -> Poll<(Result<T::Success, TransportError>, T)> {
-        if IS_COUNTED && self.shared.must_yield(cx) {
+        if is_counted && self.shared.must_yield(cx) {
             return Poll::Pending;
         }
         let at = self.at;
@@ -181,7 +182,7 @@ impl<T: Payload> Operation<T> {
             if taken.is_ready() {
                 driver.unlock_after_take(state, ticket);
                 self.at = None;
-                if IS_COUNTED {
+                if is_counted {
                     coop::count_ready(cx);
                 }
                 return taken;
@@ -190,14 +191,15 @@ impl<T: Payload> Operation<T> {
         }
         // In a place of its own: what is taken above would be in memory, too, if both had one.
         let mut slowly = Poll::Pending;
-        self.poll_slowly::<IS_COUNTED>(cx, &mut slowly);
+        self.poll_slowly(cx, is_counted, &mut slowly);
         slowly
     }
 
     #[inline(never)]
-    fn poll_slowly<const IS_COUNTED: bool>(
+    fn poll_slowly(
         &mut self,
         cx: &mut Context<'_>,
+        is_counted: bool,
         output: &mut Poll<(Result<T::Success, TransportError>, T)>,
     ) {
         let Some(at) = self.at else {
@@ -207,7 +209,7 @@ impl<T: Payload> Operation<T> {
             return;
         };
         self.at = None;
-        if IS_COUNTED {
+        if is_counted {
             coop::count_ready(cx);
         }
         *output = Poll::Ready(T::of(outcome));
@@ -241,7 +243,7 @@ impl<T: Payload> Future for Operation<T> {
 
     #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        self.poll_outcome::<true>(cx)
+        self.poll_outcome(cx, true)
     }
 }
 

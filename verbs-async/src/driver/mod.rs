@@ -65,8 +65,8 @@ impl Driver {
         }
     }
 
-    /// The state, which is unlocked, and whose tasks are woken, when this is dropped. Changes that free capacity
-    /// are to be made [`with`](Self::with) the engine instead.
+    /// The lock of the state, whose guard wakes tasks when it is dropped, unless that is of [`lock_only`](Lock::lock_only).
+    /// Changes that free capacity are to be made [`with`](Self::with) the engine instead.
     pub(crate) fn state(&self) -> &Lock<DriverState> {
         &self.state
     }
