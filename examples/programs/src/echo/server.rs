@@ -82,7 +82,7 @@ impl Server {
         sleep: impl Fn(Duration) -> S,
     ) -> Result<(), Failure> {
         let (gone, max) = (self.gone.load(Ordering::Relaxed), self.options.max_clients);
-        if number - gone > u64::from(max) {
+        if number.saturating_sub(gone) > u64::from(max) {
             return Err(Failure::new(format!("{max} clients are here already")));
         }
         let own = Plan::encode(None)?;
