@@ -163,11 +163,11 @@ impl CompletionQueue {
         })?;
         // SAFETY: the object is new, and its parents are kept next to it.
         let handle = unsafe { Handle::new(cq) };
-        Ok(Self::new(handle, events, context, min_capacity))
+        Ok(Self::from_handle(handle, events, context, min_capacity))
     }
 
-    /// `events`, if any, is the queue's `cq_context`.
-    fn new(
+    /// The queue that owns this handle. `events`, if any, is its `cq_context`.
+    fn from_handle(
         cq: Handle<ibv_cq>,
         events: Option<Arc<Events>>,
         context: &Context,
@@ -233,7 +233,7 @@ impl CompletionQueue {
         }
         // SAFETY: the caller hands it over, with what destroys it.
         let cq = unsafe { Handle::foreign(cq, destroy) };
-        Ok(Self::new(cq, events, context, 0))
+        Ok(Self::from_handle(cq, events, context, 0))
     }
 }
 

@@ -1,4 +1,5 @@
-//! C's return conventions, known here and nowhere else.
+//! C's return conventions. Each has a function below, but for those of a post, which is judged in
+//! `error/post_error.rs`, and of a poll, in `completion/poll.rs`.
 //!
 //! | convention | who | on failure |
 //! |---|---|---|

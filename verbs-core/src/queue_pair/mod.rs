@@ -148,8 +148,8 @@ impl<R> PreparedQueuePair<R> {
     ///   It names both GIDs.
     /// - The errno for anything else.
     ///
-    /// The error carries the queue pair, still in `INIT`. Posted receives may have been discarded
-    /// without completions.
+    /// The error carries the queue pair. It is in `INIT` again, unless the device refuses that, which is logged. Posted
+    /// receives may have been discarded without completions.
     #[doc(alias = "ibv_modify_qp")]
     #[expect(clippy::result_large_err, reason = "gives back what it was called on")]
     pub fn handshake(self, remote: &QueuePairEndpoint) -> Result<QueuePair<R>, Rejected<Self>> {
