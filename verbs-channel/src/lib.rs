@@ -329,7 +329,7 @@ pub mod __private {
     pub use crate::datagrams::multicast::Memberships;
     pub use crate::engine::closing::{Closed, Closing};
     pub use crate::engine::leak::Leak;
-    pub use crate::engine::transfer::{Piece, TransferEntries};
+    pub use crate::engine::transfer::Piece;
     #[cfg(feature = "rdmacm")]
     pub use crate::exchange::cm::CmDatagrams;
     #[cfg(feature = "rdmacm")]

@@ -15,18 +15,18 @@
 //! buffers are the engine's until their operations have ended, whatever happens to the set.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
-use std::{fmt, mem};
 
-use verbs_channel::__private::{Piece, TransferEntries};
+use verbs_channel::__private::Piece;
 use verbs_channel::engine::{Engine, TransferError, TransferOutcome};
 use verbs_channel::error::Queue;
 use verbs_channel::lease::Lease;
-use verbs_channel::{ChannelId, DownReason, OwnedBuffer, OwnedRequest, RejectReason, Transfer};
+use verbs_channel::{ChannelId, DownReason, OwnedRequest, RejectReason, Transfer};
 
 use super::AsyncChannel;
 use crate::driver::{Driver, Outcome, Request, Submission};
@@ -249,7 +249,7 @@ impl AsyncTransfer {
     /// Whether all operations have ended, and their outcomes are in the set.
     #[must_use]
     pub fn is_finished(&self) -> bool {
-        TransferEntries::have_ended(&self.set)
+        self.set.has_ended()
     }
 
     /// The number of its operations: those that have not ended, and those whose outcomes have not been
@@ -280,7 +280,7 @@ impl AsyncTransfer {
     /// All have ended.
     fn result(&mut self) -> Result<(), TransferError> {
         self.late = None;
-        TransferEntries::of(&mut self.set).result()
+        self.set.result()
     }
 
     /// Begins those that there is room for, and waits for one queue after the other, but for all queues that are to have
@@ -288,7 +288,7 @@ impl AsyncTransfer {
     fn poll_ended(&mut self, cx: &mut Context<'_>, deadline: Option<Instant>) -> Poll<()> {
         let mut steps = 0;
         loop {
-            while !TransferEntries::have_begun(&self.set) {
+            while !self.set.have_begun() {
                 if self.must_stop(&mut steps, cx, deadline) {
                     return Poll::Pending;
                 }
@@ -299,7 +299,7 @@ impl AsyncTransfer {
             }
             let (mut is_waiting, mut has_room) = (false, false);
             for queue in 0..self.begun.len() {
-                let needs_room = TransferEntries::waits(&self.set, queue);
+                let needs_room = self.set.waits(queue);
                 while (needs_room || !is_waiting)
                     && let Some(first) = self.begun[queue].front().copied()
                 {
@@ -343,9 +343,8 @@ impl AsyncTransfer {
         let Self {
             shared, set, begun, ..
         } = self;
-        let mut entries = TransferEntries::of(set);
         let begin = |engine: &mut Engine| {
-            let (number, channel, piece) = entries.begin(engine)?;
+            let (number, channel, piece) = set.next_piece(engine)?;
             Some((number, channel, piece, engine.down_reason(channel)))
         };
         let Some((number, channel, piece, down)) = shared.driver.with_engine(begin) else {
@@ -353,11 +352,7 @@ impl AsyncTransfer {
         };
         if self.late.is_some() {
             let reason = down.map_or(RejectReason::TimedOut, RejectReason::Down);
-            let given = match piece {
-                Piece::One(mut request) => (mem::take(request.buffer_mut()), None),
-                Piece::Chain(chain) => (OwnedBuffer::empty(), Some(chain)),
-            };
-            entries.end(number, Err(reason.into()), given, None);
+            set.end_piece(number, Err(reason.into()), piece.into_given(), None);
             return true;
         }
         let (queue, at) = match piece {
@@ -413,7 +408,8 @@ impl AsyncTransfer {
         let (result, given) = outcome.into_parts();
         let down = |engine: &mut Engine| engine.down_reason(begun.channel);
         let down = result.is_err().then(|| self.driver().with_engine(down));
-        TransferEntries::of(&mut self.set).end(begun.number, result, given, down.flatten());
+        self.set
+            .end_piece(begun.number, result, given, down.flatten());
     }
 
     /// The second step of the ladder: nothing is posted from the backlog any more, and the channels that have operations in

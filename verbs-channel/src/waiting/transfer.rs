@@ -137,7 +137,7 @@ impl Poller {
             // Operations that have completed by now are no reason to take a channel down.
             self.engine.drive();
         }
-        transfer.take_all_done(&mut self.engine, &mut |_, _| {});
+        transfer.take_all_done(&mut self.engine);
         for (channel, queue) in transfer.in_flight() {
             let reason = DownReason::TimedOut { queue, after };
             // It is one of this engine: an operation is in flight on it.
@@ -153,9 +153,8 @@ impl Poller {
         after: Duration,
         drained_by: Deadline,
     ) {
-        let ignore = &mut |_, _| {};
         self.wait_before(drained_by, |engine| transfer.is_quiesced(engine));
-        transfer.take_all_done(&mut self.engine, ignore);
+        transfer.take_all_done(&mut self.engine);
         for (channel, queue) in transfer.in_flight() {
             let reason = DownReason::TimedOut { queue, after };
             // As above.
@@ -168,7 +167,7 @@ impl Poller {
     /// All operations have ended after this.
     pub(crate) fn end_transfer(&mut self, transfer: &mut Transfer) {
         self.finish_destroying();
-        transfer.take_all_done(&mut self.engine, &mut |_, _| {});
+        transfer.take_all_done(&mut self.engine);
         // On queue pairs that the program has taken out to destroy them.
         transfer.end_in_flight();
     }

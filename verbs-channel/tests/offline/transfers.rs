@@ -12,11 +12,11 @@ use verbs_channel::verbs_core::AccessFlags;
 use verbs_channel::verbs_core::verbs_sys::{
     IBV_QPS_ERR, IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR, ibv_wc_status,
 };
-use verbs_channel::{__private::TransferEntries, engine::TransferError, engine::TransferOutcome};
 use verbs_channel::{
     BufferPool, Channel, ChannelGroup, ChannelId, DownReason, Incoming, Outgoing, OwnedBuffer,
     OwnedRequest, RejectReason, SharedMemory, Transfer, TransportError,
 };
+use verbs_channel::{engine::TransferError, engine::TransferOutcome};
 use verbs_harness::logged::{lines, listen};
 
 use crate::fake_device::{
@@ -434,14 +434,12 @@ fn operation_that_a_layer_above_has_begun_is_not_waited_for() {
     let mut channel = channel();
     let pool = BufferPool::new(channel.pd(), 64, 1).unwrap();
     let mut transfer = writes(channel.id(), &pool, 1);
-    let mut entries = TransferEntries::of(&mut transfer);
-    let _begun = entries.begin(channel.engine_mut()).unwrap();
+    let _begun = transfer.next_piece(channel.engine_mut()).unwrap();
     let ended = bounded(|| channel.transfer(&mut transfer, None));
     let stuck = TransferError::Stuck { stuck: 1, of: 1 };
     assert_eq!(ended.unwrap_err().to_string(), stuck.to_string());
-    let mut entries = TransferEntries::of(&mut transfer);
     // Too late: its outcome is there.
     let late = Err(TransportError::Stuck);
-    entries.end((0, 0), late, (OwnedBuffer::empty(), None), None);
+    transfer.end_piece((0, 0), late, (OwnedBuffer::empty(), None), None);
     assert!(transfer.drain().all(|outcome| outcome.buffer.is_none()));
 }

@@ -11,10 +11,9 @@ use crate::engine::Ticket;
 use crate::error::{DownReason, Queue, TransportError};
 use crate::lease::Lease;
 use crate::request::{OwnedChain, OwnedRequest};
-pub use entries::{Piece, TransferEntries};
+pub use pieces::Piece;
 
-mod chains;
-mod entries;
+mod pieces;
 mod shares;
 mod steps;
 
@@ -133,7 +132,7 @@ pub enum TransferError {
     /// - The layer [has taken](crate::engine::Engine::next_closing) the queue pair of these operations, and has
     ///   not destroyed it yet. Once it has, their buffers are returned by
     ///   [`next_completed`](crate::Channel::next_completed).
-    /// - The layer [has begun](TransferEntries::begin) these operations, and has not ended them. It has their
+    /// - The layer [has begun](Transfer::next_piece) these operations, and has not ended them. It has their
     ///   tickets.
     #[error(
         "{stuck} of the {of} operations of a transfer are stuck: the device may still access their memory"
@@ -198,16 +197,18 @@ pub(crate) struct Ended {
     pub(crate) buffer: Option<OwnedBuffer>,
 }
 
-/// The operations of one queue of a channel, which complete in their order: those in flight, and
+/// The operations of one queue of a channel, which complete in their order: those that have begun, and
 /// behind them those that wait.
 #[derive(Clone, Copy)]
 struct Rail {
     channel: ChannelId,
     queue: Queue,
-    // The first in flight, the first that waits, and the last of all; `NONE` if there is none.
-    in_flight: usize,
+    // None before the first is in flight. Then the first that waits, or `NONE`, and the last of all.
+    first: usize,
     waiting: usize,
     last: usize,
+    // Posts of it that are in flight.
+    in_flight: usize,
     // Untaken outcomes keep it from posting more.
     is_blocked: bool,
     // How many are posted one by one, after a chain of them was rejected.
@@ -251,9 +252,10 @@ impl Transfer {
             self.rails.push(Rail {
                 channel,
                 queue,
-                in_flight: NONE,
+                first: index,
                 waiting: index,
                 last: index,
+                in_flight: 0,
                 is_blocked: false,
                 one_by_one: 0,
                 begun: 0,
@@ -265,8 +267,10 @@ impl Transfer {
             last.next = index;
         }
         rail.last = index;
-        if rail.waiting == NONE {
-            rail.waiting = index;
+        for place in [&mut rail.first, &mut rail.waiting] {
+            if *place == NONE {
+                *place = index;
+            }
         }
     }
 
@@ -326,8 +330,13 @@ impl Transfer {
         })
     }
 
-    /// The outcome of the whole. A failure ends its leases.
-    pub(crate) fn result(&mut self) -> Result<(), TransferError> {
+    /// The outcome of the whole, once all operations have ended. A failure ends its leases, by system calls.
+    ///
+    /// # Errors
+    ///
+    /// [`TransferError::Failed`], [`TransferError::LeasesStuck`] or [`TransferError::Stuck`].
+    #[doc(hidden)]
+    pub fn result(&mut self) -> Result<(), TransferError> {
         let result = self.outcome();
         if result.is_err() {
             self.end_leases();
@@ -381,18 +390,7 @@ impl Entry {
 }
 
 impl State {
-    /// The outcome of an operation that has ended. A buffer that had memory and has none any more was
-    /// leaked.
-    fn ended(
-        had_memory: bool,
-        result: Result<Option<WorkSuccess>, TransportError>,
-        buffer: OwnedBuffer,
-    ) -> Self {
-        if result.is_err() && had_memory && buffer.capacity() == 0 {
-            return Self::Ended(Err(TransportError::Stuck), None);
-        }
-        Self::Ended(result, Some(buffer))
-    }
+    const STUCK: Self = Self::Ended(Err(TransportError::Stuck), None);
 }
 
 impl TransferError {

@@ -1,11 +1,86 @@
-//! Operations of a transfer that others carry out: each of several rails has a share of them.
+//! Operations of a transfer that others carry out: a layer above, or rails, each of which has a share of them.
 
 use std::mem;
 
-use super::{Ended, NONE, State, Transfer};
+use verbs_core::WorkSuccess;
+
+use super::pieces::CHAIN;
+use super::{Ended, NONE, Piece, State, Transfer};
+use crate::buffer::OwnedBuffer;
 use crate::channel_id::ChannelId;
-use crate::error::TransportError;
-use crate::request::OwnedRequest;
+use crate::engine::Engine;
+use crate::error::{DownReason, TransportError};
+use crate::request::{OwnedChain, OwnedRequest};
+
+/// A layer above begins and awaits the operations in its own way, and has their outcomes stored here. It ends all of them
+/// before the set is carried out by a channel or a group, which cannot wait for them: there, those that have not ended are
+/// [`Stuck`](TransportError::Stuck).
+#[doc(hidden)]
+impl Transfer {
+    /// Takes out the request of the operation that is to begin next, together with those that begin with it, and its
+    /// channel. The operations of one queue begin in the order in which they were [added](Self::add), and writes and
+    /// reads that are too long for their channels in parts. `None` if all have begun, or until some have ended: of
+    /// each queue, no more begin than it has room for, and a chain.
+    ///
+    /// The numbers name the queue, counted from 0, and the operation when it [ends](Self::end_piece).
+    #[must_use = "the operation ends when its outcome is recorded"]
+    pub fn next_piece(&mut self, engine: &Engine) -> Option<((usize, usize), ChannelId, Piece)> {
+        let rails = self.rails.iter().enumerate();
+        let waiting = rails.filter(|(_, rail)| rail.waiting != NONE && !rail.is_full);
+        let (at, _) = waiting.min_by_key(|(_, rail)| rail.waiting)?;
+        let run = self.next_run(at, engine, u32::MAX);
+        let (first, piece) = self.take_piece(at, run)?;
+        let rail = self.rails.get_mut(at)?;
+        rail.begun += usize::from(run);
+        let room = engine.capacity(rail.channel, rail.queue) as usize;
+        rail.is_full = rail.begun >= room + usize::from(CHAIN);
+        Some(((at, first), rail.channel, piece))
+    }
+
+    /// Records how an operation has ended, with its buffer; or how those that began together have, with their chain. A
+    /// second call for the same operation only drops the buffer. `down` is why the channel is down, if it is.
+    ///
+    /// A buffer without capacity was leaked if the operation began with memory. The operation is
+    /// then [`Stuck`](TransportError::Stuck).
+    pub fn end_piece(
+        &mut self,
+        (at, first): (usize, usize),
+        result: Result<WorkSuccess, TransportError>,
+        given: (OwnedBuffer, Option<OwnedChain>),
+        down: Option<DownReason>,
+    ) {
+        let Some(entry) = self.entries.get(first) else {
+            return;
+        };
+        if !matches!(entry.state, State::Begun(_)) {
+            return;
+        }
+        if let Some(rail) = self.rails.get_mut(at) {
+            rail.begun -= usize::from(entry.run);
+            rail.is_full = false;
+        }
+        self.end(first, result, given, down, &mut |_, _| {});
+    }
+
+    /// Whether all operations have begun.
+    #[must_use]
+    pub fn have_begun(&self) -> bool {
+        self.rails.iter().all(|rail| rail.waiting == NONE)
+    }
+
+    /// Whether operations of the queue with this number have not begun.
+    #[must_use]
+    pub fn waits(&self, at: usize) -> bool {
+        let rail = self.rails.get(at);
+        rail.is_some_and(|rail| rail.waiting != NONE)
+    }
+
+    /// Whether all operations have ended.
+    #[must_use]
+    pub const fn has_ended(&self) -> bool {
+        self.left == 0
+    }
+}
 
 impl Transfer {
     /// The operations that wait, with their channels: others post them from now on.
@@ -49,7 +124,9 @@ impl Transfer {
         if let Some(entry) = self.entries.get_mut(index) {
             entry.channel = channel;
             entry.state = State::Ended(result, buffer);
-            self.ended(index, each);
+            if let Some((number, is_success)) = self.ended(index) {
+                each(number, is_success);
+            }
         }
     }
 

@@ -2,12 +2,10 @@
 
 use std::mem;
 
-use super::{NONE, Rail, State, Transfer};
+use super::{NONE, Piece, Rail, State, Transfer};
 use crate::channel_id::ChannelId;
 use crate::engine::Engine;
 use crate::error::{Queue, RejectReason, TransportError};
-
-const STUCK: TransportError = TransportError::Stuck;
 
 impl Transfer {
     /// It is carried out from now on.
@@ -23,11 +21,6 @@ impl Transfer {
         }
     }
 
-    /// Whether all operations have ended.
-    pub(crate) const fn has_ended(&self) -> bool {
-        self.left == 0
-    }
-
     /// Whether a [step](Self::step) would take an outcome, or post a request.
     pub(crate) fn can_step(&self, engine: &Engine) -> bool {
         self.rails.iter().any(|rail| {
@@ -36,8 +29,16 @@ impl Transfer {
                 engine.credits(rail.channel, rail.queue) > 0
                     || engine.down_reason(rail.channel).is_some()
             };
-            self.is_first_done(rail, engine)
-                || (rail.waiting != NONE && !rail.is_blocked && takes())
+            let first = self.entries.get(rail.first).map(|entry| &entry.state);
+            let is_first_done = match first {
+                // It has a slot until its outcome is taken.
+                Some(State::InFlight(ticket)) => {
+                    engine.place(ticket.channel()).is_none() || !engine.is_pending(ticket.id)
+                }
+                // It is passed over.
+                _ => rail.first != rail.waiting,
+            };
+            is_first_done || (rail.waiting != NONE && !rail.is_blocked && takes())
         })
     }
 
@@ -59,91 +60,33 @@ impl Transfer {
 
     /// Takes the outcomes of one rail from the first on, while they are there.
     fn take_done(&mut self, at: usize, engine: &mut Engine, each: &mut dyn FnMut(usize, bool)) {
-        while let Some(rail) = self.rails.get(at).copied()
-            && self.is_first_done(&rail, engine)
-            && let Some(entry) = self.entries.get_mut(rail.in_flight)
-            && let State::InFlight(ticket) = entry.state
+        while let Some(rail) = self.rails.get_mut(at)
+            && rail.first != rail.waiting
+            && let Some(entry) = self.entries.get(rail.first)
         {
+            let State::InFlight(ticket) = entry.state else {
+                // It was taken, or not posted.
+                rail.first = entry.next;
+                continue;
+            };
             // The set may come from another engine: the slot is another operation's here.
             let is_its = engine.place(ticket.channel()).is_some();
+            if is_its && engine.is_pending(ticket.id) {
+                return;
+            }
+            rail.in_flight -= 1;
+            rail.is_blocked = false;
+            let (first, down) = (rail.first, engine.down_reason(rail.channel));
             let completed = is_its.then(|| engine.take_completed(ticket)).flatten();
-            let (result, buffer, chain) = match completed {
-                Some(completed) => (completed.result, completed.buffer, completed.chain),
-                None => (Err(STUCK), None, None),
-            };
-            let (index, run) = (rail.in_flight, entry.run);
-            let last = (1..run).fold(index, |at, _| self.next_of(at));
-            // Behind the last in flight is one that waits, or was rejected at the deadline.
-            let next = self.next_of(last);
-            let next = match self.entries.get(next) {
-                Some(entry) if matches!(entry.state, State::InFlight(_)) => next,
-                _ => NONE,
-            };
-            if let Some(rail) = self.rails.get_mut(at) {
-                rail.in_flight = next;
-                rail.is_blocked = false;
-            }
-            if chain.is_some() || run > 1 {
-                let down = engine.down_reason(rail.channel);
-                self.end_run(index, result, chain.unwrap_or_default(), down, each);
-            } else if let Some(entry) = self.entries.get_mut(index) {
-                entry.state = State::Ended(result.map(Some), buffer);
-                self.ended(index, each);
-            }
-        }
-    }
-
-    pub(super) fn next_of(&self, index: usize) -> usize {
-        self.entries.get(index).map_or(NONE, |entry| entry.next)
-    }
-
-    /// Posts several requests of a rail as a chain. Returns whether it still may post on the rail.
-    fn post_chain(
-        &mut self,
-        at: usize,
-        run: u16,
-        engine: &mut Engine,
-        each: &mut dyn FnMut(usize, bool),
-    ) -> bool {
-        let Some(Rail {
-            waiting: first,
-            channel,
-            ..
-        }) = self.rails.get(at).copied()
-        else {
-            return false;
-        };
-        let (chain, next) = self.take_run(first, run);
-        let started = engine.start_chain(channel, chain);
-        let Some(rail) = self.rails.get_mut(at) else {
-            return false;
-        };
-        let (reason, chain) = match started {
-            Ok(ticket) => {
-                if rail.in_flight == NONE {
-                    rail.in_flight = first;
+            let (result, given) = match completed {
+                Some(completed) => {
+                    let buffer = completed.buffer.unwrap_or_default();
+                    (completed.result, (buffer, completed.chain))
                 }
-                rail.waiting = next;
-                if let Some(entry) = self.entries.get_mut(first) {
-                    entry.state = State::InFlight(ticket);
-                }
-                return true;
-            }
-            Err(rejected) => rejected.into_parts(),
-        };
-        let is_lost = chain.is_empty();
-        if is_lost || matches!(reason, RejectReason::Post(error) if error.posted() > 0) {
-            // The device had some of them, and is done with them unless they are lost.
-            rail.waiting = next;
-            self.unlink(at, first);
-            self.end_run(first, Err(reason.into()), chain, None, each);
-            return true;
+                None => (Err(TransportError::Stuck), Default::default()),
+            };
+            self.end(first, result, given, down, each);
         }
-        let is_blocked = reason == RejectReason::Untaken && rail.in_flight != NONE;
-        rail.is_blocked = is_blocked;
-        rail.one_by_one = run;
-        self.put_back(first, chain);
-        !is_blocked && !reason.is_backpressure()
     }
 
     /// Posts requests of one rail, while there is room. Returns whether it still may.
@@ -154,99 +97,72 @@ impl Transfer {
         each: &mut dyn FnMut(usize, bool),
         may_post: &mut dyn FnMut(u16) -> bool,
     ) -> bool {
-        while let Some(rail) = self.rails.get_mut(at)
-            && !rail.is_blocked
-            && let Some(entry) = self.entries.get(rail.waiting)
-            && let State::Waiting(_) = entry.state
+        while let Some(&Rail { channel, queue, .. }) = self
+            .rails
+            .get(at)
+            .filter(|rail| rail.waiting != NONE && !rail.is_blocked)
         {
-            let (channel, queue, first) = (rail.channel, rail.queue, rail.waiting);
             if self.end_behind_failure(at, each) {
                 continue;
             }
-            self.split(first, engine);
-            let run = self.run_length(at, engine, engine.credits(channel, queue));
+            let run = self.next_run(at, engine, engine.credits(channel, queue));
             if !may_post(run) {
                 return false;
             }
-            if run > 1 {
-                if self.post_chain(at, run, engine, each) {
-                    continue;
-                }
+            let Some((first, piece)) = self.take_piece(at, run) else {
                 return true;
-            }
+            };
+            let started = match piece {
+                Piece::One(mut request) => engine
+                    .start(channel, &mut request)
+                    .map_err(|reason| (reason, Piece::One(request))),
+                Piece::Chain(chain) => engine.start_chain(channel, chain).map_err(|rejected| {
+                    let (reason, chain) = rejected.into_parts();
+                    (reason, Piece::Chain(chain))
+                }),
+            };
             let Some(rail) = self.rails.get_mut(at) else {
                 return true;
             };
-            rail.one_by_one = rail.one_by_one.saturating_sub(1);
-            let Some(entry) = self.entries.get_mut(rail.waiting) else {
-                return true;
-            };
-            let State::Waiting(request) = &mut entry.state else {
-                return true;
-            };
-            let had_memory = request.buffer().capacity() > 0;
-            let index = rail.waiting;
-            let reason = match engine.start(rail.channel, request) {
+            if run == 1 {
+                rail.one_by_one = rail.one_by_one.saturating_sub(1);
+            }
+            let (reason, piece) = match started {
                 Ok(ticket) => {
-                    if rail.in_flight == NONE {
-                        rail.in_flight = index;
+                    rail.in_flight += 1;
+                    if let Some(entry) = self.entries.get_mut(first) {
+                        entry.state = State::InFlight(ticket);
                     }
-                    rail.waiting = entry.next;
-                    entry.state = State::InFlight(ticket);
                     continue;
                 }
-                Err(reason) if reason.is_backpressure() => return true,
-                Err(RejectReason::Untaken) if rail.in_flight != NONE => {
-                    // Room comes with the outcomes of those in flight.
-                    rail.is_blocked = true;
-                    return true;
-                }
-                Err(reason) => reason,
+                Err(rejected) => rejected,
             };
-            let buffer = mem::take(request.buffer_mut());
-            entry.state = State::ended(had_memory, Err(reason.into()), buffer);
-            rail.waiting = entry.next;
-            self.unlink(at, index);
-            self.ended(index, each);
+            // Room comes with the outcomes of those in flight.
+            rail.is_blocked = reason == RejectReason::Untaken && rail.in_flight > 0;
+            let waits = rail.is_blocked || reason.is_backpressure();
+            let is_posted_again = match &piece {
+                Piece::One(_) => waits,
+                // Unless the device had some of them, and is done with them or they are lost.
+                Piece::Chain(chain) => {
+                    let is_half_posted =
+                        |reason| matches!(reason, RejectReason::Post(error) if error.posted() > 0);
+                    !chain.is_empty() && !is_half_posted(reason)
+                }
+            };
+            if is_posted_again {
+                self.put_back(at, first, piece);
+            } else {
+                self.end(first, Err(reason.into()), piece.into_given(), None, each);
+            }
+            if waits {
+                return true;
+            }
         }
         true
     }
 
-    /// Takes a request that was not posted here out of its rail, with those of its run: those in flight before it are
-    /// followed by those that wait behind it.
-    pub(super) fn unlink(&mut self, at: usize, index: usize) {
-        let last = (1..self.run_of(index)).fold(index, |at, _| self.next_of(at));
-        let Some(rail) = self.rails.get(at).copied() else {
-            return;
-        };
-        let mut before = rail.in_flight;
-        while let Some(entry) = self.entries.get_mut(before) {
-            if entry.next == index {
-                entry.next = rail.waiting;
-                break;
-            }
-            before = entry.next;
-        }
-        if rail.last == last
-            && let Some(rail) = self.rails.get_mut(at)
-        {
-            rail.last = before;
-        }
-    }
-
-    pub(super) fn ended(&mut self, index: usize, each: &mut dyn FnMut(usize, bool)) {
-        self.left -= 1;
-        let index = self.part_ended(index);
-        let Some(entry) = index.and_then(|index| self.entries.get(index)) else {
-            return;
-        };
-        let is_success = matches!(entry.state, State::Ended(Ok(_), _));
-        each(entry.number, is_success);
-    }
-
     /// Posts nothing more: the requests that wait are rejected.
     pub(crate) fn reject_waiting(&mut self, engine: &Engine) {
-        let ignore = &mut |_, _| {};
         for at in 0..self.rails.len() {
             let Some(rail) = self.rails.get_mut(at) else {
                 return;
@@ -262,16 +178,16 @@ impl Transfer {
                 if let State::Waiting(request) = &mut entry.state {
                     let buffer = mem::take(request.buffer_mut());
                     entry.state = State::Ended(Err(reason.into()), Some(buffer));
-                    self.ended(at, ignore);
+                    let _untold = self.ended(at);
                 }
             }
         }
     }
 
     /// Takes all outcomes that are there.
-    pub(crate) fn take_all_done(&mut self, engine: &mut Engine, each: &mut dyn FnMut(usize, bool)) {
+    pub(crate) fn take_all_done(&mut self, engine: &mut Engine) {
         for at in 0..self.rails.len() {
-            self.take_done(at, engine, each);
+            self.take_done(at, engine, &mut |_, _| {});
         }
     }
 
@@ -279,7 +195,7 @@ impl Transfer {
     pub(crate) fn end_in_flight(&mut self) {
         self.end_stuck(|state| matches!(state, State::InFlight(_) | State::Chained));
         for rail in &mut self.rails {
-            rail.in_flight = NONE;
+            rail.in_flight = 0;
         }
     }
 
@@ -290,8 +206,8 @@ impl Transfer {
             if let Some(entry) = self.entries.get_mut(index)
                 && is_left(&entry.state)
             {
-                entry.state = State::Ended(Err(STUCK), None);
-                self.ended(index, &mut |_, _| {});
+                entry.state = State::STUCK;
+                let _untold = self.ended(index);
             }
         }
     }
@@ -309,20 +225,7 @@ impl Transfer {
 
     /// The channels that have operations in flight, and the queue of these. A channel may come twice.
     pub(crate) fn in_flight(&self) -> impl Iterator<Item = (ChannelId, Queue)> {
-        let rails = self.rails.iter().filter(|rail| rail.in_flight != NONE);
+        let rails = self.rails.iter().filter(|rail| rail.in_flight > 0);
         rails.map(|rail| (rail.channel, rail.queue))
-    }
-
-    fn is_first_done(&self, rail: &Rail, engine: &Engine) -> bool {
-        match self.entries.get(rail.in_flight) {
-            Some(entry) => match entry.state {
-                // It has a slot until its outcome is taken.
-                State::InFlight(ticket) => {
-                    engine.place(ticket.channel()).is_none() || !engine.is_pending(ticket.id)
-                }
-                _ => true,
-            },
-            None => false,
-        }
     }
 }

@@ -1,4 +1,4 @@
-//! Requests of a transfer that begin together, and those that are split.
+//! Pieces of a transfer: requests that begin and end together, and the parts of long ones.
 
 use std::mem;
 
@@ -16,12 +16,41 @@ pub(super) const CHAIN: u16 = 16;
 /// Chains that a send queue has room for, at least: it is not empty while one of them completes.
 const CHAINS: u32 = 4;
 
+/// Requests that begin together.
+#[derive(Debug)]
+#[expect(clippy::exhaustive_enums, reason = "for the layer above")]
+pub enum Piece {
+    /// A request.
+    One(OwnedRequest),
+    /// Requests with one doorbell and one completion.
+    Chain(OwnedChain),
+}
+
+impl Piece {
+    /// The buffer, or the chain, of a piece that is not posted: see [`Transfer::end_piece`].
+    #[must_use]
+    pub fn into_given(self) -> (OwnedBuffer, Option<OwnedChain>) {
+        match self {
+            Self::One(request) => (request.into_buffer(), None),
+            Self::Chain(chain) => (OwnedBuffer::empty(), Some(chain)),
+        }
+    }
+}
+
 impl Transfer {
-    /// How many of the requests that wait on a rail begin together next, for which there are `credits`.
-    pub(super) fn run_length(&self, at: usize, engine: &Engine, credits: u32) -> u16 {
-        let Some(rail) = self.rails.get(at) else {
+    /// How many of the requests that wait on a rail begin together next, for which there are `credits`. Splits the first
+    /// if it is too long for its channel.
+    pub(super) fn next_run(&mut self, at: usize, engine: &Engine, credits: u32) -> u16 {
+        let Some(rail) = self.rails.get(at).copied() else {
             return 0;
         };
+        if let Some(entry) = self.entries.get(rail.waiting)
+            && let State::Waiting(request) = &entry.state
+            && let Some(max) = engine.max_message(rail.channel)
+            && request.buffer().range().len() > max
+        {
+            self.split(rail.waiting, max);
+        }
         if rail.queue == Queue::Receive || rail.one_by_one > 0 {
             return 1;
         }
@@ -38,32 +67,57 @@ impl Transfer {
         run.max(1)
     }
 
-    /// Moves the requests of this many operations, from this one on, to a chain. Returns the operation behind them.
-    pub(super) fn take_run(&mut self, first: usize, run: u16) -> (OwnedChain, usize) {
-        let chain = self.chains.pop();
-        let mut chain = chain.unwrap_or_else(|| OwnedChain::blank(CHAIN));
-        let (mut index, mut count) = (first, 0);
-        while count < run
-            && let Some(entry) = self.entries.get_mut(index)
-            && let State::Waiting(request) = mem::replace(&mut entry.state, State::Chained)
-        {
-            if let Err(rejected) = chain.set(count.into(), request) {
-                // It was admitted before.
-                entry.state = State::Waiting(rejected.into_given());
-                break;
+    /// Takes out this many of the requests that wait on a rail, which begin. Returns the first of their operations, too.
+    pub(super) fn take_piece(&mut self, at: usize, run: u16) -> Option<(usize, Piece)> {
+        let rail = self.rails.get_mut(at)?;
+        let first = rail.waiting;
+        let mut chain = (run > 1).then(|| {
+            let chain = self.chains.pop();
+            chain.unwrap_or_else(|| OwnedChain::blank(CHAIN))
+        });
+        let (mut one, mut has_memory) = (None, false);
+        for place in 0..run {
+            let entry = self.entries.get_mut(rail.waiting)?;
+            let State::Waiting(request) = mem::replace(&mut entry.state, State::Chained) else {
+                return None;
+            };
+            rail.waiting = entry.next;
+            match &mut chain {
+                // The channel admits it.
+                Some(chain) => drop(chain.set(place.into(), request)),
+                None => {
+                    has_memory = request.buffer().capacity() > 0;
+                    one = Some(request);
+                }
             }
-            (count, index) = (count + 1, entry.next);
         }
-        if let Some(entry) = self.entries.get_mut(first) {
-            entry.run = count.max(1);
-        }
+        let entry = self.entries.get_mut(first)?;
+        (entry.state, entry.run) = (State::Begun(has_memory), run);
+        let Some(mut chain) = chain else {
+            return Some((first, Piece::One(one?)));
+        };
         // A chain has room for all.
-        let _is_within = chain.set_range(..usize::from(count));
-        (chain, index)
+        let _is_within = chain.set_range(..usize::from(run));
+        Some((first, Piece::Chain(chain)))
     }
 
-    /// Makes the requests of a run wait again, which were not posted.
-    pub(super) fn put_back(&mut self, first: usize, mut chain: OwnedChain) {
+    /// Has the requests of a piece wait again, which was not posted: those of a chain one by one.
+    pub(super) fn put_back(&mut self, at: usize, first: usize, piece: Piece) {
+        let Some(rail) = self.rails.get_mut(at) else {
+            return;
+        };
+        rail.waiting = first;
+        let Some(entry) = self.entries.get_mut(first) else {
+            return;
+        };
+        let mut chain = match piece {
+            Piece::One(request) => {
+                entry.state = State::Waiting(request);
+                return;
+            }
+            Piece::Chain(chain) => chain,
+        };
+        rail.one_by_one = mem::replace(&mut entry.run, 1);
         let mut index = first;
         for place in chain.range() {
             let Some(entry) = self.entries.get_mut(index) else {
@@ -74,31 +128,45 @@ impl Transfer {
             }
             index = entry.next;
         }
-        if let Some(entry) = self.entries.get_mut(first) {
-            entry.run = 1;
-        }
         self.chains.push(chain);
     }
 
-    /// A run has ended, and its requests are back, unless they are stuck.
-    pub(super) fn end_run(
+    /// The operations of a piece have ended, and its buffer or chain is back, unless it is stuck. `down` is why the channel
+    /// is down, if it is.
+    pub(super) fn end(
         &mut self,
         first: usize,
         result: Result<WorkSuccess, TransportError>,
-        mut chain: OwnedChain,
+        (buffer, chain): (OwnedBuffer, Option<OwnedChain>),
         down: Option<DownReason>,
         each: &mut dyn FnMut(usize, bool),
     ) {
-        let (run, done) = (self.run_of(first), chain.done());
-        let mut index = first;
-        let (mut ended, mut count) = ([(0, false); CHAIN as usize], 0);
-        for place in 0..run {
+        let Some(entry) = self.entries.get_mut(first) else {
+            return;
+        };
+        let run = entry.run;
+        if chain.is_none() && run == 1 {
+            // A buffer that had memory and has none any more was leaked.
+            let is_leaked = matches!(entry.state, State::Begun(true)) && buffer.capacity() == 0;
+            entry.state = match result {
+                Err(TransportError::Stuck) => State::STUCK,
+                Err(_) if is_leaked => State::STUCK,
+                result => State::Ended(result.map(Some), Some(buffer)),
+            };
+            if let Some((number, is_success)) = self.ended(first) {
+                each(number, is_success);
+            }
+            return;
+        }
+        let mut chain = chain.unwrap_or_default();
+        let (done, mut index) = (chain.done(), first);
+        let mut ended = [None; CHAIN as usize];
+        for (at, ended) in ended.iter_mut().enumerate().take(run.into()) {
             let Some(entry) = self.entries.get_mut(index) else {
                 break;
             };
-            let at = usize::from(place);
             let result = match result {
-                Ok(success) => Ok((place + 1 == run).then_some(success)),
+                Ok(success) => Ok((at + 1 == run.into()).then_some(success)),
                 Err(_) if at < done => Ok(None),
                 // Those behind the one that has failed are flushed.
                 Err(TransportError::Work { .. }) if at > done && down.is_some() => {
@@ -108,44 +176,24 @@ impl Transfer {
             };
             entry.state = match chain.take(at).map(OwnedRequest::into_buffer) {
                 Some(buffer) => State::Ended(result, Some(buffer)),
-                None => State::Ended(Err(TransportError::Stuck), None),
+                None => State::STUCK,
             };
             let next = entry.next;
-            self.ended(index, &mut |index, is_success| {
-                if let Some(place) = ended.get_mut(count) {
-                    *place = (index, is_success);
-                    count += 1;
-                }
-            });
+            *ended = self.ended(index);
             index = next;
         }
         if !chain.is_empty() {
             self.chains.push(chain);
         }
         // A panic of it leaves none behind that has not ended.
-        for (index, is_success) in ended.into_iter().take(count) {
-            each(index, is_success);
+        for (number, is_success) in ended.into_iter().flatten() {
+            each(number, is_success);
         }
     }
 
-    pub(super) fn run_of(&self, first: usize) -> u16 {
-        self.entries.get(first).map_or(1, |entry| entry.run)
-    }
-
-    /// Splits a write or a read that waits, if it is too long for its channel.
-    pub(crate) fn split(&mut self, index: usize, engine: &Engine) {
-        if let Some(entry) = self.entries.get(index)
-            && let State::Waiting(request) = &entry.state
-            && let Some(max) = engine.max_message(entry.channel)
-            && request.buffer().range().len() > max
-        {
-            self.split_one(index, max);
-        }
-    }
-
-    /// Splits an operation, if that can be: its parts come behind it on its rail.
+    /// Splits a write or a read that waits, if that can be: its parts come behind it on its rail.
     #[cold]
-    fn split_one(&mut self, index: usize, max: usize) {
+    fn split(&mut self, index: usize, max: usize) {
         let Some(entry) = self.entries.get_mut(index) else {
             return;
         };
@@ -211,24 +259,32 @@ impl Transfer {
         let index = self.rails.get(at).map_or(NONE, |rail| rail.waiting);
         let of = self.entries.get(index).map_or(NONE, |entry| entry.of);
         let whole = self.entries.get(of);
-        let Some(failure) = whole.and_then(|whole| whole.split.as_ref()?.failure) else {
+        let failure = whole.and_then(|whole| whole.split.as_ref()?.failure);
+        let (Some(failure), Some(rail)) = (failure, self.rails.get_mut(at)) else {
             return false;
         };
-        let next = self.next_of(index);
         if let Some(entry) = self.entries.get_mut(index) {
             entry.state = State::Ended(Err(failure), None);
+            rail.waiting = entry.next;
         }
-        if let Some(rail) = self.rails.get_mut(at) {
-            rail.waiting = next;
+        if let Some((number, is_success)) = self.ended(index) {
+            each(number, is_success);
         }
-        self.unlink(at, index);
-        self.ended(index, each);
         true
+    }
+
+    /// The operation at this place has ended. Returns its number, and whether it has succeeded, unless it is a part of one
+    /// that has not.
+    pub(super) fn ended(&mut self, index: usize) -> Option<(usize, bool)> {
+        self.left -= 1;
+        let index = self.part_ended(index)?;
+        let entry = self.entries.get(index)?;
+        Some((entry.number, matches!(entry.state, State::Ended(Ok(_), _))))
     }
 
     /// A part has ended. Returns the operation and its result if it was the last of them: the buffer is whole again
     /// then, unless the device may have a part of it.
-    pub(super) fn part_ended(&mut self, index: usize) -> Option<usize> {
+    fn part_ended(&mut self, index: usize) -> Option<usize> {
         let entry = self.entries.get_mut(index)?;
         let of = entry.of;
         if entry.split.is_none() && of == index {
@@ -267,7 +323,7 @@ impl Transfer {
             failure => failure,
         };
         whole.state = match (OwnedBuffer::from_shares(memory), failure) {
-            (None, _) => State::Ended(Err(TransportError::Stuck), None),
+            (None, _) => State::STUCK,
             (buffer, Some(error)) => State::Ended(Err(error), buffer),
             (buffer, None) => State::Ended(Ok(None), buffer),
         };
