@@ -33,36 +33,6 @@ fn siw(args: &[&str], script: &str) -> Command {
 }
 
 #[test]
-fn devices_of_soft_iwarp_take_the_place_of_soft_roce_s() {
-    if !is_there("devices_of_soft_iwarp_take_the_place_of_soft_roce_s") {
-        return;
-    }
-    let script = "cd /sys/class/infiniband; echo $SOFT_ROCE_DRIVER *; \
-         cat $VERBS_DEVICE/ports/1/state $VERBS_PEER_DEVICE/ports/1/state; \
-         cat /sys/class/net/$VERBS_NETDEV/carrier /sys/class/net/$VERBS_PEER_NETDEV/carrier; \
-         ls -d /sys/module/siw /sys/module/rdma_ucm; ls -d /sys/module/rdma_rxe || true";
-    let output = finish(siw(&[], script).spawn().unwrap());
-    assert_code(&output, 0);
-    let expected =
-        "siw siw0 siw1\n4: ACTIVE\n4: ACTIVE\n1\n1\n/sys/module/rdma_ucm\n/sys/module/siw\n";
-    assert_eq!(text(&output.stdout), expected);
-}
-
-#[test]
-fn each_of_two_hosts_has_a_device_of_soft_iwarp() {
-    if !is_there("each_of_two_hosts_has_a_device_of_soft_iwarp") {
-        return;
-    }
-    let script =
-        "cat /sys/class/infiniband/$VERBS_DEVICE/ports/1/state; sleep $((2 - SOFT_ROCE_HOST))";
-    let output = finish(siw(&["--hosts", "2"], script).spawn().unwrap());
-    assert_code(&output, 0);
-    assert_eq!(text(&output.stdout), "4: ACTIVE\n");
-    let err = text(&output.stderr);
-    assert!(err.contains("[host 2] 4: ACTIVE"), "{err}");
-}
-
-#[test]
 fn a_damaged_module_is_not_loaded() {
     if !is_there("a_damaged_module_is_not_loaded") {
         return;

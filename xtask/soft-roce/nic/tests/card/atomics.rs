@@ -41,26 +41,6 @@ fn compare_and_swap_and_fetch_and_add_change_eight_bytes_and_return_what_they_we
 }
 
 #[test]
-fn an_atomic_whose_answer_was_lost_is_answered_again_and_not_done_twice() {
-    let (mut world, qa, _) = World::joined(Transport::Rc);
-    let remote = world.b.filled(&40_u64.to_ne_bytes());
-    let back = world.a.buffer(8, ALL);
-    lose_first(&mut world, |body| {
-        matches!(body, Body::AtomicAcknowledge(..))
-    });
-    let opcode = SendOpcode::FetchAdd {
-        remote: remote.remote(0),
-        add: 2,
-    };
-    world.post_a(qa, 1, opcode, &[back.element()]);
-    world.run_for(Duration::from_secs(1));
-    assert_eq!(world.a.statuses(), [(1, Status::SUCCESS)]);
-    assert_eq!(back.bytes(), 40_u64.to_ne_bytes());
-    assert_eq!(remote.bytes(), 42_u64.to_ne_bytes());
-    assert_eq!(world.b.nic.counters().duplicates, 1);
-}
-
-#[test]
 fn a_read_of_which_a_packet_was_lost_goes_on_from_there() {
     let (mut world, qa, _) = World::joined(Transport::Rc);
     let (remote, back) = (

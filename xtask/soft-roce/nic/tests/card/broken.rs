@@ -18,15 +18,6 @@ fn a_queue_pair_that_is_broken_flushes_and_says_so_once() {
 }
 
 #[test]
-fn each_completion_queue_has_an_event_when_all_are_broken() {
-    let mut world = World::new();
-    let more = world.a.nic.create_cq(1).unwrap();
-    world.a.nic.break_completion_queues();
-    let events = [world.a.cq, more].map(Event::CompletionQueueOverrun);
-    assert_eq!(world.a.events(), events);
-}
-
-#[test]
 fn the_place_of_an_address_is_counted_from_what_the_key_is_for() {
     let (mut world, _, qb) = World::joined(Transport::Rc);
     let memory = world.b.buffer(100, ALL);

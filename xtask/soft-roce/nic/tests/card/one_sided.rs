@@ -2,59 +2,7 @@
 
 use crate::link::{ALL, World, pattern, succeeded};
 use soft_nic::packet::{Body, Place};
-use soft_nic::{Access, AttributeMask, CompletedOpcode, SendOpcode, Status, Transport};
-
-#[test]
-fn writes_and_reads_of_every_length_move_exactly_their_bytes() {
-    for length in [0, 1, 1023, 1024, 1025, 4096, 10_000] {
-        let (mut world, qa, _) = World::joined(Transport::Rc);
-        let local = world.a.filled(&pattern(length.max(1)));
-        let remote = world.b.buffer(length + 16, ALL);
-        let back = world.a.buffer(length.max(1), ALL);
-        world.post_a(
-            qa,
-            1,
-            SendOpcode::Write(remote.remote(8)),
-            &[local.part(0, length)],
-        );
-        world.post_a(
-            qa,
-            2,
-            SendOpcode::Read(remote.remote(8)),
-            &[back.part(0, length)],
-        );
-        world.run();
-        assert_eq!(world.a.statuses(), succeeded([1, 2]));
-        assert_eq!(remote.bytes()[..8], [0; 8]);
-        assert_eq!(remote.bytes()[8..8 + length], pattern(length));
-        assert_eq!(remote.bytes()[8 + length..], [0; 8]);
-        assert_eq!(back.bytes()[..length], pattern(length));
-        assert!(
-            world.b.poll().is_none(),
-            "the peer's program notices nothing"
-        );
-    }
-}
-
-#[test]
-fn a_write_with_immediate_data_completes_a_receive_and_leaves_its_memory_alone() {
-    let (mut world, qa, qb) = World::joined(Transport::Rc);
-    let (local, remote) = (world.a.filled(&pattern(3000)), world.b.buffer(3000, ALL));
-    let receive = world.b.buffer(8, ALL);
-    world.receive_b(qb, 5, &[receive.element()]);
-    let opcode = SendOpcode::WriteWithImmediate(remote.remote(0), *b"abcd");
-    world.post_a(qa, 1, opcode, &[local.element()]);
-    world.run();
-    let completion = world.b.poll().unwrap();
-    assert_eq!(
-        completion.opcode,
-        CompletedOpcode::ReceiveWriteWithImmediate
-    );
-    assert_eq!((completion.wr_id, completion.byte_len), (5, 3000));
-    assert_eq!(completion.immediate, Some(*b"abcd"));
-    assert_eq!(remote.bytes(), pattern(3000));
-    assert_eq!(receive.bytes(), [0; 8]);
-}
+use soft_nic::{Access, AttributeMask, SendOpcode, Status, Transport};
 
 #[test]
 fn no_bytes_need_no_key() {

@@ -1,7 +1,5 @@
 //! UC: messages arrive whole or not at all (9.8.2).
 
-use std::cell::Cell;
-
 use crate::link::{ALL, Faults, World, pattern, succeeded};
 use soft_nic::{CompletedOpcode, Profile, QueuePairState, SendOpcode, Status, Transport};
 
@@ -34,33 +32,6 @@ fn sends_and_writes_arrive_and_complete_without_an_answer() {
         (pattern(3000), pattern(3000))
     );
     assert!(world.seen.iter().all(|(to_b, _)| *to_b));
-}
-
-#[test]
-fn a_message_that_lost_a_packet_is_dropped_and_its_receive_serves_the_next() {
-    for lost in 1..=3 {
-        let (mut world, qa, qb) = World::joined(Transport::Uc);
-        let (first, second) = (world.a.filled(&[1; 3000]), world.a.filled(&pattern(2000)));
-        let received = world.b.buffer(3000, ALL);
-        world.receive_b(qb, 1, &[received.element()]);
-        let count = Cell::new(0);
-        world.loses = Box::new(move |_| {
-            count.set(count.get() + 1);
-            count.get() == lost
-        });
-        world.post_a(qa, 1, SendOpcode::Send, &[first.element()]);
-        world.post_a(qa, 2, SendOpcode::Send, &[second.element()]);
-        world.run();
-        assert_eq!(world.a.statuses().len(), 2);
-        let completion = world.b.poll().unwrap();
-        assert_eq!(
-            (completion.byte_len, world.b.poll()),
-            (2000, None),
-            "packet {lost}"
-        );
-        assert_eq!(received.bytes()[..2000], pattern(2000));
-        assert_eq!(world.b.nic.state(qb), Some(QueuePairState::Rts));
-    }
 }
 
 #[test]

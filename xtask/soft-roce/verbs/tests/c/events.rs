@@ -43,30 +43,6 @@ impl<T> Sent<T> {
 }
 
 #[test]
-fn an_armed_queue_makes_its_descriptor_readable_until_the_event_is_got() {
-    let ladder = Ladder::new();
-    let qp = ladder.queue_pair();
-    let fd = unsafe { (*ladder.channel).fd };
-    set_nonblocking(fd);
-    receive(qp);
-    send(qp);
-    assert!(!is_readable(fd, 0), "not armed");
-    ladder.success();
-    ladder.success();
-    ok(unsafe { ibv_req_notify_cq(ladder.cq, 0) });
-    receive(qp);
-    send(qp);
-    assert!(is_readable(fd, 0));
-    assert_eq!(get(ladder.channel), Some(ladder.cq));
-    assert!(!is_readable(fd, 0), "one event for one arming");
-    assert_eq!(get(ladder.channel), None);
-    assert_eq!(errno(), libc::EAGAIN);
-    unsafe { ibv_ack_cq_events(ladder.cq, 1) };
-    ok(unsafe { ibv_destroy_qp(qp) });
-    ladder.end();
-}
-
-#[test]
 fn a_descriptor_is_readable_while_events_are_left() {
     let ladder = Ladder::new();
     let fd = unsafe { (*ladder.channel).fd };
@@ -119,24 +95,6 @@ fn a_queue_ends_when_its_events_are_acknowledged() {
         ok(ibv_dealloc_pd(ladder.pd));
         ok(ibv_close_device(ladder.context));
     }
-}
-
-#[test]
-fn a_get_that_sleeps_is_woken_by_another_thread() {
-    let ladder = Ladder::new();
-    let qp = ladder.queue_pair();
-    ok(unsafe { ibv_req_notify_cq(ladder.cq, 0) });
-    receive(qp);
-    let poster = Sent(qp);
-    let post = thread::spawn(move || {
-        thread::sleep(Duration::from_millis(50));
-        send(poster.get());
-    });
-    assert_eq!(bounded(PATIENCE, || get(ladder.channel)), Some(ladder.cq));
-    post.join().unwrap();
-    unsafe { ibv_ack_cq_events(ladder.cq, 1) };
-    ok(unsafe { ibv_destroy_qp(qp) });
-    ladder.end();
 }
 
 #[test]

@@ -49,23 +49,6 @@ fn memory_that_is_not_mapped_is_not_registered() {
 }
 
 #[test]
-fn memory_that_was_unmapped_is_an_error_of_the_operation() {
-    let ladder = Ladder::new();
-    let qp = ladder.queue_pair();
-    let memory = map(4096);
-    let mr = unsafe { ibv_reg_mr(ladder.pd, memory, 4096, 1) };
-    ok(unsafe { libc::munmap(memory, 4096) });
-    let mut list = element(mr, 100);
-    let mut wr: ibv_send_wr = unsafe { zeroed() };
-    (wr.opcode, wr.sg_list, wr.num_sge) = (IBV_WR_SEND, &raw mut list, 1);
-    post(qp, &mut wr);
-    assert_eq!(ladder.completion().status, IBV_WC_LOC_PROT_ERR);
-    ok(unsafe { ibv_destroy_qp(qp) });
-    ok(unsafe { ibv_dereg_mr(mr) });
-    ladder.end();
-}
-
-#[test]
 fn a_region_is_registered_anew_with_other_memory_and_access_or_stays() {
     let ladder = Ladder::new();
     let (mut first, mut second) = ([1_u8; 64], [2_u8; 32]);

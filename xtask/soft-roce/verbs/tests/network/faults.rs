@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::Duration;
 
-use soft_verbs::{Fabric, Profile};
+use soft_verbs::Fabric;
 use verbs_channel::verbs_core::device::EventType;
 use verbs_channel::verbs_core::{CompletionQueue, Context, Device, PollSlot, QueuePair};
 
@@ -64,19 +64,6 @@ fn a_dead_host_fails_at_once_and_its_peer_after_its_retries() -> Result {
         assert!(fabric.host("b").enter(Context::first_active).is_ok());
         Ok(())
     })
-}
-
-#[test]
-fn a_host_has_the_limits_of_its_profile() -> Result {
-    let fabric = Fabric::seeded(1);
-    let profile = Profile {
-        max_sge: 3,
-        ..Profile::hostile()
-    };
-    let host = fabric.host_with("a", profile);
-    let attr = host.enter(|| Context::first_active()?.query_device())?;
-    assert_eq!(attr.max_sge(), 3);
-    Ok(())
 }
 
 /// Runs in a process of its own, with settings that another test makes.

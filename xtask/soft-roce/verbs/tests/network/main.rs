@@ -7,5 +7,3 @@ mod caught;
 mod connecting;
 mod ends;
 mod faults;
-mod repeatable;
-mod two_hosts;

@@ -6,12 +6,9 @@
 #![cfg(test)]
 
 mod alone;
-mod channels;
 mod datagrams;
-mod exchange;
 mod group;
 mod messages;
-mod one_sided;
 mod runner;
 mod scopes;
 mod streams;
@@ -26,11 +23,6 @@ fn messages_arrive_once_in_order_and_buffers_come_back() {
 }
 
 #[test]
-fn writes_reads_and_atomics_are_those_of_a_model() {
-    programs("writes", 200, one_sided::run);
-}
-
-#[test]
 fn scopes_end_with_their_buffers_whatever_happens_inside() {
     programs("scopes", 200, scopes::run);
 }
@@ -41,19 +33,8 @@ fn datagrams_arrive_whole_or_not_at_all() {
 }
 
 #[test]
-fn an_exchange_over_datagrams_connects_both_or_fails_in_time() {
-    programs("exchange", 200, exchange::run);
-}
-
-#[test]
 fn messages_of_a_group_come_out_once_in_the_order_of_their_channel() {
     programs("group", 200, group::run);
-}
-
-#[test]
-#[cfg_attr(miri, ignore = "Miri has no sets of sets of descriptors")]
-fn async_operations_end_once_whatever_is_dropped_and_wake_their_tasks() {
-    programs("async_operations", 200, channels::run);
 }
 
 #[test]

@@ -20,11 +20,6 @@ use crate::{memory, over_udp};
 const LARGE: usize = 1 << 20;
 
 #[test]
-fn two_processes_exchange_messages_write_and_read() {
-    over_udp("processes::exchange");
-}
-
-#[test]
 fn a_peer_that_is_stopped_or_killed_is_an_error_after_the_retries_and_others_are_served() {
     over_udp("processes::ends");
 }
@@ -132,24 +127,6 @@ fn blocks(signals: u64) -> bool {
 }
 
 #[test]
-#[ignore = "a part of two_processes_exchange_messages_write_and_read"]
-fn exchange() {
-    let test = begin!();
-    if let Some((_, mut line)) = role() {
-        return serve(&mut line);
-    }
-    let mut peer = Peer::start(&test);
-    assert!(blocks(SIGNALS), "a signal is for the program's threads");
-    for length in [1, 4096, 4097, 100_000, LARGE] {
-        let bytes = pattern(length, length);
-        assert_eq!(peer.write(&bytes), WcStatus::SUCCESS);
-        assert!(peer.read(length) == bytes);
-    }
-    peer.child.line.write("done");
-    assert!(peer.child.ended().success());
-}
-
-#[test]
 #[ignore = "a part of a_peer_that_is_stopped_or_killed_is_an_error_after_the_retries_and_others_are_served"]
 fn ends() {
     let test = begin!();
@@ -157,6 +134,12 @@ fn ends() {
         return serve(&mut line);
     }
     let [mut stopped, mut killed, other] = [(); 3].map(|()| Peer::start(&test));
+    assert!(blocks(SIGNALS), "a signal is for the program's threads");
+    for length in [1, 4096, 4097, LARGE] {
+        let bytes = pattern(length, length);
+        assert_eq!(other.write(&bytes), WcStatus::SUCCESS);
+        assert!(other.read(length) == bytes);
+    }
     stopped.signal("-STOP");
     killed.child.kill();
     let bytes = pattern(7, 10_000);
