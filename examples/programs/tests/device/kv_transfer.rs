@@ -84,12 +84,6 @@ fn crossed() -> (String, String) {
     (format!("{here},{there}"), format!("{there},{here}"))
 }
 
-/// The same, but the second rail does not: what happens to the wire does not touch it.
-fn half_inside() -> (String, String) {
-    let (here, there) = (device_name(), peer_name());
-    (format!("{here},{here}"), format!("{there},{here}"))
-}
-
 /// Waits until this many bytes have left an interface from now on.
 fn moves(program: &Program, netdev: &str, bytes: u64) {
     let file = format!("/sys/class/net/{netdev}/statistics/tx_bytes");
@@ -161,19 +155,6 @@ fn pages_of_a_lost_rail_go_over_the_other_until_it_is_back() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn rail_that_is_alone_and_lost_ends_its_request_only() {
-    let _test = begin!(iwarp lacks "immediates");
-    let decode = decode(&device_name(), &SMALL, &["-n", "3"]);
-    prefill(&decode, &peer_name(), &SMALL, &["--lose-every", "2"]).succeeds();
-    let output = ends(decode, 3, 1..2);
-    assert!(
-        output.contains("generation 2: all rails have failed"),
-        "{output}"
-    );
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
 fn stopped_prefill_writes_nothing_into_pages_that_are_used_again() {
     let test = begin!(alone, iwarp lacks "immediates");
     let Some([_, there]) = wire::links(&test) else {
@@ -208,42 +189,6 @@ fn stopped_prefill_writes_nothing_into_pages_that_are_used_again() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn stopped_decode_ends_its_request_and_goes_on() {
-    let test = begin!(alone, iwarp lacks "immediates");
-    let Some([_, there]) = wire::links(&test) else {
-        return;
-    };
-    let slow = wire::netem(&there, &SLOW);
-    let decode = decode(&device_name(), &MANY, &["-n", "2"]);
-    let prefill = prefill(&decode, &peer_name(), &MANY, &[]);
-    moves(&prefill, &there, 30_000);
-    decode.freeze();
-    let took = prefill.prints_after("quiesced after ");
-    assert!(number(&took, "", "ms") < FREE_MS, "{took}");
-    drop(slow);
-    decode.thaw();
-    prefill.succeeds();
-    ends(decode, 2, 1..2);
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn deadline_in_the_middle_frees_the_pages() {
-    let test = begin!(alone, iwarp lacks "immediates");
-    let Some([_, there]) = wire::links(&test) else {
-        return;
-    };
-    let slow = wire::netem(&there, &SLOW);
-    let decode = decode(&device_name(), &SMALL, &["-n", "4", "--deadline", "50"]);
-    let prefill = prefill(&decode, &peer_name(), &SMALL, &[]);
-    decode.prints("generation 2: its deadline has passed with ");
-    drop(slow);
-    prefill.succeeds();
-    ends(decode, 4, 2..5);
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
 fn another_prefill_goes_on_where_one_was_killed() {
     let test = begin!(alone, iwarp lacks "immediates");
     let Some([_, there]) = wire::links(&test) else {
@@ -258,56 +203,6 @@ fn another_prefill_goes_on_where_one_was_killed() {
     drop(slow);
     prefill(&decode, &peer_name(), &SMALL, &[]).succeeds();
     ends(decode, 3, 1..2);
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn prefill_reports_that_decode_was_killed() {
-    let _test = begin!(iwarp lacks "immediates");
-    let (here, there) = crossed();
-    let decode = decode(&here, &SMALL, &["-n", "1000000"]);
-    let prefill = prefill(&decode, &there, &SMALL, &[]);
-    decode.prints(&format!("rail {} is up", device_name()));
-    decode.kill();
-    let why = prefill.fails();
-    assert!(why.contains("is the server started?"), "{why}");
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn pages_of_a_rail_whose_link_goes_down_go_over_the_other() {
-    let test = begin!(alone, iwarp lacks "immediates");
-    let Some([_, there]) = wire::links(&test) else {
-        return;
-    };
-    let (here_rails, there_rails) = half_inside();
-    let slow = wire::netem(&there, &SLOW);
-    // Large ones: the link goes down in the middle of a request.
-    let decode = decode(&here_rails, &LARGE, &["-n", "3"]);
-    let prefill = prefill(&decode, &there_rails, &LARGE, &[]);
-    moves(&prefill, &there, 100_000);
-    let down = wire::down(&there);
-    decode.prints(&format!("rail {} failed", device_name()));
-    drop(down);
-    drop(slow);
-    prefill.succeeds();
-    ends(decode, 3, 0..1);
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn packets_that_are_lost_damage_nothing() {
-    let test = begin!(alone, iwarp lacks "immediates");
-    let Some([here, there]) = wire::links(&test) else {
-        return;
-    };
-    let _lossy = [&here, &there]
-        .map(|netdev| wire::netem(netdev, &["loss", "1%", "reorder", "5%", "delay", "1ms"]));
-    let (here, there) = crossed();
-    let decode = decode(&here, &SMALL, &["-n", "4", "--abort-every", "2"]);
-    prefill(&decode, &there, &SMALL, &[]).succeeds();
-    // Pages that come late may come all at once: then a request is done before it is to end.
-    ends(decode, 4, 0..3);
 }
 
 #[test]

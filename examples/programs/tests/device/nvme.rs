@@ -233,22 +233,3 @@ fn rejections_of_the_kernels_target_are_told_in_words() {
     let why = fails(&["--timeout", "2"]);
     assert!(why.contains("nothing listened at"), "{why}");
 }
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn a_target_that_goes_ends_the_copy_with_an_error() {
-    let test = begin!();
-    let Some(target) = Target::start(&test, 4440, 512) else {
-        return;
-    };
-    let file = target.file("file");
-    let read = ["read", &file, "--depth", "2", "--size", "4"];
-    let copy = target.copies(&read);
-    copy.waits_for(|| fs::metadata(&file).is_ok_and(|file| file.len() > 0));
-    fs::remove_file(target.offer()).unwrap();
-    let why = copy.fails();
-    assert!(
-        why.contains("the peer") || why.contains("the target"),
-        "{why}"
-    );
-}

@@ -7,13 +7,11 @@ use std::env;
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::symlink;
-use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process_group};
 use verbs_harness::{Test, begin, until};
 
 use verbs_harness::program::{Program, Scratch};
@@ -22,9 +20,6 @@ const P9_SERVER: &str = env!("CARGO_BIN_EXE_p9_server");
 
 /// Operations on a mount whose server is gone have failed by then.
 const SOON: Duration = Duration::from_secs(20);
-
-/// A command that copies a few files has ended by then.
-const COMMAND_LIMIT: Duration = Duration::from_secs(60);
 
 /// A server of a directory in `scratch`.
 pub(crate) struct Server {
@@ -288,60 +283,4 @@ fn a_read_only_mount_refuses_changes_and_ends_with_its_server() {
     let output = server.program.succeeds();
     assert!(output.contains("1 clients, "), "{output}");
     ends_with_an_error(&file);
-}
-
-/// Runs a command of the shell, with two directories. One that has not ended in time is killed: it may wait for a
-/// mount that is broken.
-fn shell(server: &Server, command: &str, [from, to]: [&Path; 2]) -> String {
-    let mut child = Command::new("sh")
-        .args(["-ec", command])
-        .args([from, to])
-        .process_group(0)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let ended = until(COMMAND_LIMIT, || child.try_wait().unwrap().is_some());
-    let printed = server.program.printed();
-    if !ended {
-        let stacks = verbs_harness::stacks::of_all_threads();
-        kill_process_group(Pid::from_child(&child), Signal::KILL).unwrap();
-        panic!("{command}: {COMMAND_LIMIT:?} were not enough: {printed}{stacks}");
-    }
-    let output = child.wait_with_output().unwrap();
-    let (status, error) = (output.status, String::from_utf8_lossy(&output.stderr));
-    assert!(status.success(), "{command}: {status}: {error}{printed}");
-    String::from_utf8(output.stdout).unwrap()
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn a_tree_of_many_files_goes_there_and_back_by_tar() {
-    let test = begin!(alone);
-    let files: usize = env::var("VERBS_P9_FILES").map_or(20, |files| files.parse().unwrap());
-    let Some(server) = Server::start(&test, &[]) else {
-        return;
-    };
-    let (tree, back) = (server.scratch.path("tree"), server.scratch.path("back"));
-    for number in 0..files {
-        let dir = tree.join(format!("{}", number / 20));
-        fs::create_dir_all(&dir).unwrap();
-        fs::write(dir.join(number.to_string()), number.to_string()).unwrap();
-    }
-    fs::create_dir(&back).unwrap();
-    let mount = server.mount();
-    let start = Instant::now();
-    let tar = "tar -C \"$0\" -c . | tar -C \"$1\" -x";
-    shell(&server, tar, [&tree, &mount.path("")]);
-    let there = start.elapsed();
-    // Attributes, too: modes, times and contents.
-    let differences = "cd \"$0\" && tar -c . | tar -C \"$1\" -d";
-    assert_eq!(shell(&server, differences, [&tree, &server.root("")]), "");
-    let start = Instant::now();
-    shell(&server, tar, [&mount.path(""), &back]);
-    println!(
-        "{files} files there in {there:?}, and back in {:?}",
-        start.elapsed()
-    );
-    assert_eq!(shell(&server, differences, [&tree, &back]), "");
 }
