@@ -1,6 +1,5 @@
 //! Slices of cached memory: who registers, who waits for room, and what a dropped future leaves.
 
-use std::collections::VecDeque;
 use std::future::Future;
 use std::thread;
 
@@ -150,25 +149,6 @@ fn memory_that_is_dropped_and_registration_that_fails_make_room() {
 }
 
 #[test]
-fn waiting_tasks_get_room_one_after_the_other() {
-    alone(|| {
-        let cache = cache(1);
-        let memory = memory(&cache);
-        let mut in_use = Some(slice(&memory, 0));
-        let tasks = (1..4).map(|number| part(&memory, number).waits());
-        let mut tasks: VecDeque<_> = tasks.collect();
-        while let Some(mut first) = tasks.pop_front() {
-            drop(in_use.take());
-            is_woken(&first);
-            in_use = Some(first.ends_when_woken().unwrap());
-            // The others were woken, too, and find no room.
-            tasks.iter().for_each(is_woken);
-            tasks = tasks.into_iter().map(Task::waits).collect();
-        }
-    });
-}
-
-#[test]
 fn woken_task_that_is_dropped_leaves_the_room_to_others() {
     alone(|| {
         let cache = cache(1);
@@ -181,17 +161,5 @@ fn woken_task_that_is_dropped_leaves_the_room_to_others() {
         drop(second);
         assert_eq!(third.was_woken(), 1);
         drop(third.ends_when_woken().unwrap());
-    });
-}
-
-#[test]
-fn range_longer_than_the_cache_fails_at_once() {
-    alone(|| {
-        let cache = cache(1);
-        let memory = memory(&cache);
-        for range in [0..PART + 1, 0..11 * PART] {
-            let error = now(cached_slice(&memory, range)).unwrap_err();
-            assert!(!error.is_backpressure(), "{error}");
-        }
     });
 }

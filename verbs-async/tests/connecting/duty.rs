@@ -2,19 +2,17 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::Instant;
 
 use fake_libibverbs::with;
-use verbs_async::verbs_channel::verbs_core::codes::Gid;
-use verbs_async::verbs_channel::verbs_core::path::{DatagramEndpoint, QKey};
-use verbs_async::verbs_channel::{BufferPool, Channel, Datagrams};
-use verbs_async::{AsyncDatagrams, AsyncGroup, Operation};
+use verbs_async::verbs_channel::{BufferPool, Channel};
+use verbs_async::{AsyncGroup, Operation};
 
-use crate::bench::{Bench, announce, bounded, done, join, later};
+use crate::bench::{Bench, announce, bounded, done, join};
 use crate::gate::{LONG, alone};
 
 /// Waits for something else whenever it is woken, on the thread that wakes it. That is there at once, and is found
@@ -167,58 +165,6 @@ fn thread_that_polls_a_channel_leaves_endless_waking_to_helper_threads() {
         };
         // Meanwhile, too, the block of an abandoned send is returned.
         Endless::new(begins, found).is_left_to_helper_threads(|| blocks.available() == 1);
-    });
-}
-
-#[test]
-fn thread_that_polls_a_queue_leaves_endless_waking_to_helper_threads() {
-    within_limit(|| {
-        let bench = Bench::new();
-        let cq = bench.cq();
-        let waiting = cq.clone();
-        let last = Arc::new(AtomicU64::new(0));
-        let next = Arc::clone(&last);
-        let begins = move |_| -> Wait {
-            let wait = waiting.poll_wr_id(next.fetch_add(1, Ordering::Relaxed) + 1);
-            Box::pin(async move { wait.await.map(drop).unwrap() })
-        };
-        let found = move || {
-            done([last.load(Ordering::Relaxed)]);
-            // Nothing comes for it.
-            let mut other = Box::pin(cq.poll_wr_id(0));
-            assert!(poll(other.as_mut(), Waker::noop()).is_pending());
-        };
-        Endless::new(begins, found).is_left_to_helper_threads(|| true);
-    });
-}
-
-#[test]
-fn thread_that_polls_a_datagram_endpoint_leaves_endless_waking_to_helper_threads() {
-    within_limit(|| {
-        let bench = Bench::new();
-        let pd = bench.context.alloc_pd().unwrap();
-        let builder = Datagrams::builder(&pd).max_send_wr(4);
-        let datagrams = AsyncDatagrams::create(builder, &bench.events).unwrap();
-        let pool = BufferPool::new(&pd, 8, 4).unwrap();
-        let gid: Gid = "::ffff:10.0.0.9".parse().unwrap();
-        let peer = DatagramEndpoint::builder(0x77, QKey::MAX).gid(gid);
-        let peer = peer.build().unwrap();
-        // With the address handle, the others are posted at once.
-        later(datagrams.send_to(&peer, pool.take().unwrap())).unwrap();
-        done([posted()]);
-        let sending = datagrams.clone();
-        let begins = move |_| -> Wait {
-            let mut send = Box::pin(sending.send_to(&peer, pool.take().unwrap()));
-            assert!(poll(send.as_mut(), Waker::noop()).is_ready());
-            let sending = sending.clone();
-            Box::pin(async move { sending.flush().await })
-        };
-        let found = move || {
-            done([posted()]);
-            let mut receive = Box::pin(datagrams.receive_from());
-            assert!(poll(receive.as_mut(), Waker::noop()).is_pending());
-        };
-        Endless::new(begins, found).is_left_to_helper_threads(|| true);
     });
 }
 

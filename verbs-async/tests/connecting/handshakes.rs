@@ -21,23 +21,6 @@ async fn pair(group: AsyncGroup) -> Result<[AsyncChannel; 2]> {
 }
 
 #[test]
-fn blocked_handshakes_delay_neither_the_executor_nor_other_peers() {
-    block_on(async {
-        let group = group(&events(), 20);
-        // Both ends of eight pairs.
-        let held = held_handshakes(16);
-        let blocked: Vec<_> = (0..8).map(|_| tokio::spawn(pair(group.clone()))).collect();
-        have_begun(&held, 16).await;
-        pair(group.clone()).await.unwrap();
-        assert!(blocked.iter().all(|pair| !pair.is_finished()));
-        drop(held);
-        for pair in blocked {
-            pair.await.unwrap().unwrap();
-        }
-    });
-}
-
-#[test]
 fn handshake_abandoned_while_blocked_leaks_nothing() {
     block_on(async {
         let group = group(&events(), 2);

@@ -26,7 +26,7 @@ async fn loses_its_place(listener: &mut Listener, peer: &TcpStream) {
 
 #[test]
 fn peer_that_shows_nothing_loses_its_place_to_one_that_comes() {
-    on_all(|events| async move {
+    on_one(|events| async move {
         let group = group(&events, 2);
         let (listener, address) = bind();
         let listener = group.listen(listener, LONG).await.unwrap();

@@ -1,19 +1,13 @@
 //! A completion queue that is awaited by code that posts with `verbs_core`.
 
-use std::future::Future as _;
-use std::pin::pin;
-use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
-use verbs_async::verbs_channel::verbs_core::codes::WcOpcode;
 use verbs_async::verbs_channel::verbs_core::memory::Sge;
-use verbs_async::verbs_channel::verbs_core::{
-    PollSlot, QueuePair, ReceiveWorkRequest, SendWorkRequest, WorkCompletion,
-};
+use verbs_async::verbs_channel::verbs_core::{QueuePair, ReceiveWorkRequest, SendWorkRequest};
 use verbs_async::{AsyncCq, CqEvents, DeviceEvents};
 use verbs_harness::{begin, context, faults};
 
-use super::ends::{WAYS, Way, events, run, within};
+use super::ends::{Way, events, run, within};
 
 /// Longer than any wait that ends by itself.
 const LATE: Duration = Duration::from_secs(20);
@@ -30,21 +24,7 @@ struct Wired {
 }
 
 impl Wired {
-    fn new(events: &CqEvents) -> Self {
-        Self::on(AsyncCq::create(events, 256).unwrap())
-    }
-
-    /// On a queue with a completion channel of its own.
-    fn alone(way: Way) -> Self {
-        let create = match way {
-            Way::Tokio => return Self::on(AsyncCq::create_tokio(&context(), 256).unwrap()),
-            Way::AsyncIo => CqEvents::create_async_io,
-            Way::Thread => CqEvents::create_thread,
-        };
-        Self::new(&create(&context()).unwrap())
-    }
-
-    fn on(cq: AsyncCq) -> Self {
+    fn new(cq: AsyncCq) -> Self {
         let pd = cq.cq().context().alloc_pd().unwrap();
         let prepared = || {
             let builder = QueuePair::builder(&pd, cq.cq(), cq.cq());
@@ -70,19 +50,6 @@ impl Wired {
         // SAFETY: there is no memory.
         unsafe { self.left.post(&mut [request.into()]) }.unwrap();
     }
-
-    /// Waits for this many completions, and returns their `wr_id`s, sorted.
-    async fn any(&self, count: usize) -> Vec<u64> {
-        let mut slots = [const { PollSlot::new() }; 4];
-        let mut found = Vec::new();
-        while found.len() < count {
-            let polled = within(LATE, self.cq.poll(&mut slots)).await;
-            let polled = polled.expect("nothing comes").unwrap();
-            found.extend(polled.iter().map(WorkCompletion::wr_id));
-        }
-        found.sort_unstable();
-        found
-    }
 }
 
 /// The completion that is waited for is lost.
@@ -98,7 +65,7 @@ fn overrun_ends_waits_only_with_device_events() {
             return test.skip("the driver's smallest queue is too large to overrun");
         }
         run(Way::Thread, async move {
-            let wired = Wired::on(cq);
+            let wired = Wired::new(cq);
             let device_events = is_watched.then(|| {
                 DeviceEvents::create(&CqEvents::create_thread(&context).unwrap()).unwrap()
             });
@@ -122,33 +89,4 @@ fn overrun_ends_waits_only_with_device_events() {
             }
         });
     }
-}
-
-/// A runtime watches the channel's poll descriptor for edges, or for one event at a time: each event
-/// must be a new one there, however soon it follows the one before.
-#[test]
-#[ignore = "needs an RDMA device"]
-fn each_of_thousands_of_events_wakes_the_task_that_sleeps() {
-    let _test = begin!(iwarp lacks "receives without an element");
-    for way in WAYS {
-        run(way, async move {
-            let wired = Wired::alone(way);
-            for round in 0..2000 {
-                wired.receive(2 * round);
-                let mut received = pin!(wired.cq.poll_wr_id(2 * round));
-                assert!(received.as_mut().poll(&mut noop()).is_pending());
-                wired.send(2 * round + 1);
-                let completion = within(LATE, received).await;
-                let completion = completion.unwrap_or_else(|| panic!("{way:?}: round {round}"));
-                let success = completion.unwrap().result().unwrap();
-                assert_eq!(success.opcode(), WcOpcode::RECV);
-                assert_eq!(wired.any(1).await, [2 * round + 1]);
-            }
-        });
-    }
-}
-
-/// For futures that are polled by hand and need no wake-up.
-fn noop() -> Context<'static> {
-    Context::from_waker(Waker::noop())
 }

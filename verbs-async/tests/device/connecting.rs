@@ -138,32 +138,3 @@ fn connects_over_a_stream_that_is_used_afterwards() {
     });
     peer.join().unwrap();
 }
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn many_connect_at_once() {
-    let _test = begin!();
-    const CHANNELS: u32 = 16;
-    let (listener, address) = listener();
-    let peers: Vec<_> = (0..CHANNELS)
-        .map(|_| {
-            thread::spawn(move || echo(blocking().connect(address, PATIENCE).unwrap().channel))
-        })
-        .collect();
-    run(Way::Tokio, async move {
-        let group = group(Way::Tokio, CHANNELS);
-        let mut listener = group.listen(listener, PATIENCE).await.unwrap();
-        let mut tasks = Vec::new();
-        for _ in 0..CHANNELS {
-            let channel = listener.accept().await.unwrap().outcome.unwrap().channel;
-            let pd = group.pd().clone();
-            tasks.push(tokio::spawn(async move { echoed(&pd, &channel).await }));
-        }
-        for task in tasks {
-            task.await.unwrap();
-        }
-    });
-    for peer in peers {
-        peer.join().unwrap();
-    }
-}

@@ -13,18 +13,16 @@ mod awaited_cq;
 #[cfg(feature = "rdmacm")]
 mod by_manager;
 mod connecting;
-mod datagrams;
 mod ends;
 mod exhausted;
 mod incoming;
 mod leases;
+mod no_receive;
 mod opcodes;
 mod peer_dies;
-mod runtimes;
 #[cfg(feature = "rdmacm")]
 mod services;
 mod stream;
-mod transfers;
 mod turns;
 mod two_hosts;
 mod wire;

@@ -8,36 +8,7 @@ use verbs_async::verbs_channel::{Channel, Incoming, Outgoing, OwnedRequest, Tran
 use verbs_async::{AsyncChannel, AsyncGroup};
 use verbs_harness::{begin, context, faults};
 
-use super::ends::{WAYS, Way, buffer, bytes, events, given, pair, run, untimed_pair};
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn immediates_arrive_with_sends_and_with_writes() {
-    let _test = begin!(iwarp lacks "immediates");
-    for way in WAYS {
-        run(way, async move {
-            let (group, left, right) = pair(way);
-            let pd = group.pd();
-            let target = given(pd, &[0; 8]);
-            let first = right.receive(buffer(pd, &[0; 8]));
-            let second = right.receive(buffer(pd, &[9; 8]));
-            let sent = left.run(Outgoing::send(buffer(pd, b"abc")).immediate(7));
-            let written =
-                left.run(Outgoing::write(buffer(pd, b"defgh"), target.remote()).immediate(8));
-            sent.await.0.unwrap();
-            written.await.0.unwrap();
-            let (received, got) = first.await;
-            assert_eq!(received.unwrap().imm_data(), Some(7));
-            assert_eq!(&got[..3], b"abc");
-            // A write's bytes are at its target, not in the receive that it completes.
-            let (received, got) = second.await;
-            let received = received.unwrap();
-            assert_eq!((received.imm_data(), received.byte_len()), (Some(8), 5));
-            assert_eq!(&got[..], [9; 8]);
-            assert_eq!(&bytes(&target)[..5], b"defgh");
-        });
-    }
-}
+use super::ends::{WAYS, Way, buffer, bytes, events, given, run, untimed_pair};
 
 /// Two channels that send up to 64 bytes inline.
 fn inline_pair(way: Way) -> (AsyncGroup, AsyncChannel, AsyncChannel) {

@@ -39,10 +39,6 @@ impl WakeCounter {
         let quiet = |woken: &mut u32| *woken == 0;
         *self.changed.wait_while(woken, quiet).unwrap() = 0;
     }
-
-    pub(crate) fn was_woken(&self) -> bool {
-        *self.woken.lock().unwrap() > 0
-    }
 }
 
 /// Sleeps until `poll` is ready, and polls only when woken.

@@ -3,6 +3,5 @@
 
 mod fixture;
 mod suite;
-mod thread;
 #[cfg(feature = "tokio")]
 mod tokio;

@@ -15,37 +15,6 @@ use crate::fixture::{WakeCounter, block_on, drain, pipe, wait_readable, within_l
 
 type Make = fn(BorrowedFd<'_>) -> Box<dyn CqNotifier>;
 
-fn wakes_when_readable(make: Make) {
-    let (reader, writer) = pipe();
-    let notifier = make(reader.as_fd());
-    let (counter, waker) = WakeCounter::new();
-    let polled = notifier.poll_readable(&mut Context::from_waker(&waker));
-    assert!(polled.is_pending());
-    thread::sleep(Duration::from_millis(20));
-    assert!(!counter.was_woken());
-    write(&writer);
-    counter.wait();
-    wait_readable(&*notifier).unwrap();
-}
-
-fn earlier_readiness_is_reported(make: Make) {
-    let (reader, writer) = pipe();
-    write(&writer);
-    wait_readable(&*make(reader.as_fd())).unwrap();
-}
-
-fn later_readiness_is_reported_again(make: Make) {
-    let (reader, writer) = pipe();
-    let notifier = make(reader.as_fd());
-    for _ in 0..100 {
-        write(&writer);
-        wait_readable(&*notifier).unwrap();
-        drain(&reader);
-        write(&writer);
-        wait_readable(&*notifier).unwrap();
-    }
-}
-
 /// It is ready no more often than there was something to read, except for a few times.
 fn readiness_ends(make: Make) {
     let (reader, writer) = pipe();
@@ -394,9 +363,6 @@ macro_rules! suite {
                 use super::within_limit;
                 suite! {
                     $make;
-                    wakes_when_readable,
-                    earlier_readiness_is_reported,
-                    later_readiness_is_reported_again,
                     readiness_ends,
                     nothing_is_missed_between_return_and_read,
                     the_last_waker_is_woken,

@@ -28,21 +28,6 @@ fn new_runtime() -> Runtime {
 }
 
 #[test]
-fn no_runtime_is_an_error() {
-    let (reader, _writer) = pipe();
-    TokioNotifier::new(&reader).unwrap_err();
-}
-
-#[test]
-fn a_runtime_without_io_is_an_error() {
-    let (reader, _writer) = pipe();
-    let runtime = Builder::new_multi_thread().worker_threads(1).build();
-    let runtime = runtime.unwrap();
-    let _entered = runtime.enter();
-    TokioNotifier::new(&reader).unwrap_err();
-}
-
-#[test]
 fn waiter_gets_an_error_when_the_runtime_ends() {
     within_limit(|| {
         let (reader, _writer) = pipe();
@@ -103,28 +88,6 @@ fn end_of_one_runtime_affects_no_other() {
         stays.block_on(async {
             of_ends.readable().await.unwrap_err();
             of_stays.readable().await.unwrap();
-        });
-    });
-}
-
-#[test]
-fn current_thread_runtime_is_enough() {
-    within_limit(|| {
-        let (reader, writer) = pipe();
-        let runtime = Builder::new_current_thread().enable_io().build().unwrap();
-        runtime.block_on(async {
-            let notifier = TokioNotifier::new(&reader).unwrap();
-            let mut readable = notifier.readable();
-            let mut writer = Some(writer);
-            let waited = poll_fn(|cx| {
-                let polled = readable.as_mut().poll(cx);
-                // It waits: from now on only this thread can wake it.
-                if let Some(writer) = writer.take() {
-                    thread::spawn(move || write(&writer));
-                }
-                polled
-            });
-            waited.await.unwrap();
         });
     });
 }

@@ -3,13 +3,13 @@
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-use fake_libibverbs::{posted, with};
+use fake_libibverbs::with;
 use futures_util::FutureExt as _;
 use verbs_async::verbs_channel::{Channel, OwnedBuffer};
 use verbs_async::{AsyncChannel, AsyncGroup, Operation};
 use verbs_harness::allocations::allocations;
 
-use crate::bench::{Bench, Task, announce, done, join};
+use crate::bench::{Bench, announce, done, join};
 use crate::groups::Peer;
 
 /// More than a node of the standard library's trees holds.
@@ -98,38 +98,6 @@ fn channels_that_wait_for_room_they_share_allocate_no_more_than_those_that_do_no
     assert_eq!(never, 0);
     assert!(often >= ROUNDS * CHANNELS as usize, "{often}");
     assert_eq!(free, short);
-}
-
-#[test]
-fn retrying_a_full_queue_reserves_no_slots() {
-    let bench = Bench::new();
-    let peer = Peer::new(&bench);
-    let _sleeps = peer.send().waits();
-    // In the backlog: one of the two places in the queue is taken forever.
-    let _waits = Task::new(peer.channel.batch(peer.sends()));
-    let mut buffer = peer.buffer();
-    let mut rounds = |count: usize| {
-        let before = allocations();
-        for _ in 0..count {
-            // A completion on its channel makes it try to post again.
-            let mut receive = Task::new(peer.channel.receive(std::mem::take(&mut buffer)));
-            done(posted().last().copied());
-            announce(&bench);
-            let (result, back): (_, OwnedBuffer) = receive.ends();
-            assert!(result.is_ok());
-            buffer = back;
-            with(|library| {
-                library.posted.clear();
-                library.rooms.clear();
-                library.armed.clear();
-                library.calls.clear();
-            });
-        }
-        allocations() - before
-    };
-    rounds(10);
-    let few = if cfg!(miri) { 2 } else { 100 };
-    assert_eq!(rounds(20 * few), 20 * rounds(few), "something grows");
 }
 
 #[test]

@@ -13,7 +13,7 @@ use verbs_channel::verbs_core::verbs_sys::{
 };
 
 use crate::bench::{
-    Bench, Held, Task, announce, at_once, bounded, done, held_destroys, join, later, now,
+    Bench, Held, Task, announce, at_once, bounded, done, held_destroys, join, later,
 };
 use crate::groups::{Peer, posted};
 
@@ -136,29 +136,6 @@ fn alone(test: impl FnOnce()) {
     bounded(|| {
         test();
         assert_all_is_well();
-    });
-}
-
-#[test]
-fn closing_is_over_when_the_queue_pair_has_been_destroyed() {
-    alone(|| {
-        let bench = Bench::new();
-        let peer = Peer::new(&bench);
-        let mut send = peer.send();
-        let destroys = held_destroys();
-        let mut close = Task::new(peer.channel.close()).waits();
-        done(posted());
-        announce(&bench);
-        assert!(close.poll().is_pending());
-        destroys.begins(DESTROY);
-        assert!(send.ends().0.is_ok());
-        assert!(close.poll().is_pending());
-        let mut other = Task::new(at_once(&peer.channel)).waits();
-        destroys.returns();
-        close.ends_when_woken().unwrap();
-        other.ends_when_woken().unwrap();
-        // Nothing is left to do.
-        now(peer.channel.close()).unwrap();
     });
 }
 

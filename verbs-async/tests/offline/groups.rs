@@ -170,20 +170,6 @@ fn busy_polling_sleeps_only_after_its_time() {
 }
 
 #[test]
-fn channel_that_is_down_keeps_its_id_until_it_is_dropped() {
-    let bench = Bench::new();
-    let peer = Peer::new(&bench);
-    peer.group.abort_all(DownReason::NotifierFailed);
-    let next = peer.join();
-    // An operation of the channel that is down is not posted on its successor.
-    let (result, _) = now(peer.channel.send(peer.buffer()));
-    assert!(matches!(result, Err(TransportError::Rejected(_))));
-    assert!(posted().is_empty());
-    drop(peer.channel);
-    assert!(!next.is_down());
-}
-
-#[test]
 fn result_of_an_operation_drops_the_buffer_and_can_be_awaited_again() {
     let bench = Bench::new();
     let peer = Peer::new(&bench);

@@ -9,7 +9,7 @@ use std::thread::{self, ThreadId};
 
 use fake_libibverbs::with;
 use verbs_async::{CqEvents, DeviceEvents, ErrorChain};
-use verbs_harness::logged::{bombs, does, lines, listen, panics};
+use verbs_harness::logged::{does, lines, listen, panics};
 
 use crate::bench::{Bench, Task, announce, bounded, done, later, now};
 use crate::groups::posted;
@@ -104,18 +104,6 @@ fn device_events_that_end_while_they_watch_something_are_logged() {
         let is_named = lines.iter().all(|line| line.contains("fake0"));
         assert!(is_named, "{lines:?}");
     }
-}
-
-#[test]
-fn failed_arming_takes_all_channels_down() {
-    listen();
-    let bench = Bench::new();
-    let peer = crate::groups::Peer::new(&bench);
-    with(|library| library.refuse.push(("ibv_req_notify_cq", libc::EIO)));
-    let mut task = peer.send();
-    bombs();
-    assert!(task.ends_when_woken().0.is_err());
-    assert_eq!(lines().len(), 1);
 }
 
 #[test]

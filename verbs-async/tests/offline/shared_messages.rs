@@ -48,16 +48,11 @@ impl Shared {
 }
 
 fn arrives(receive: usize, channel: &AsyncChannel, bytes: &[u8]) {
-    arrives_at(receive, channel.endpoint().unwrap().qp_num(), bytes);
-}
-
-/// The same for the queue pair with this number.
-fn arrives_at(receive: usize, qp_num: u32, bytes: &[u8]) {
     let wr_id = posted()[receive];
     assert!(deliver(wr_id, bytes));
     let message = ibv_wc {
         wr_id,
-        qp_num,
+        qp_num: channel.endpoint().unwrap().qp_num(),
         opcode: IBV_WC_RECV,
         byte_len: u32::try_from(bytes.len()).unwrap(),
         status: IBV_WC_SUCCESS,
@@ -119,26 +114,6 @@ fn message_that_another_task_polls_wakes_the_one_that_waits() {
     assert_eq!(send.was_woken(), 1);
     drop(task);
     send.ends().0.unwrap();
-}
-
-#[test]
-fn dropped_future_loses_no_message() {
-    let bench = Bench::new();
-    let (shared, mut messages) = Shared::new(&bench, 4);
-    // Not polled; waiting; and woken.
-    drop(messages.next());
-    drop(waits(&mut messages));
-    let task = waits(&mut messages);
-    shared.arrives(0, 0, b"kept");
-    announce(&bench);
-    assert_eq!(task.was_woken(), 1);
-    drop(task);
-    assert_eq!(taken(&mut messages).bytes(), Some(&b"kept"[..]));
-    // One that arrives while no future waits.
-    drop(waits(&mut messages));
-    shared.arrives(1, 1, b"later");
-    announce(&bench);
-    assert_eq!(taken(&mut messages).channel, shared.id(1));
 }
 
 #[test]
@@ -228,56 +203,6 @@ fn end_of_a_channel_is_a_message_after_its_others() {
     arrives(1, &third, b"new");
     announce(&bench);
     assert_eq!(task.ends().unwrap().channel, third.id());
-}
-
-#[test]
-fn receive_that_the_driver_rejects_ends_all_channels_and_loses_no_block() {
-    {
-        let bench = Bench::new();
-        let (shared, mut messages) = Shared::new(&bench, 2);
-        shared.arrives(0, 0, b"x");
-        let message = taken(&mut messages);
-        let mut task = waits(&mut messages);
-        with(|library| library.refuse_post = Some((0, libc::EIO, true)));
-        drop(message);
-        let end = task.ends().unwrap();
-        assert!(matches!(end.end(), Some(DownReason::Post(_))));
-        drop((task, end));
-        assert!(shared.channels.iter().all(AsyncChannel::is_down));
-        let Shared {
-            group,
-            pool,
-            channels,
-        } = shared;
-        drop((messages, channels));
-        later(group.closed()).unwrap();
-        drop(group);
-        assert_eq!(pool.available(), 2);
-    }
-    assert_all_is_well();
-}
-
-#[test]
-fn messages_of_a_channel_that_never_joins_leave_the_receives_to_the_others() {
-    let bench = Bench::new();
-    let (shared, mut messages) = Shared::new(&bench, 2);
-    let prepared = shared.group.prepare().unwrap();
-    let endpoint = prepared.endpoint();
-    let member = prepared.handshake(&endpoint).unwrap();
-    for receive in [0, 1] {
-        arrives_at(receive, endpoint.qp_num(), b"early");
-    }
-    let mut task = waits(&mut messages);
-    announce(&bench);
-    assert!(task.poll().is_pending());
-    assert_eq!(posted().len(), 2, "its messages have both blocks");
-    drop(member);
-    // No completion announces this.
-    assert_eq!(posted().len(), 4);
-    shared.arrives(2, 1, b"x");
-    announce(&bench);
-    assert_eq!(task.was_woken(), 1);
-    assert_eq!(task.ends().unwrap().channel, shared.id(1));
 }
 
 #[test]

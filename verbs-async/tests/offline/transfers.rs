@@ -150,42 +150,6 @@ const fn is_rejected(result: &Result<(), TransportError>) -> bool {
 }
 
 #[test]
-fn set_that_is_larger_than_its_queues_succeeds_and_is_used_again() {
-    {
-        let bench = Bench::new();
-        let pair = Pair::new(&bench);
-        let [a, b] = [pair.a.id(), pair.b.id()];
-        // It has no room at first: it would be larger than all memory.
-        let mut transfer = pair.a.transfer(usize::MAX);
-        for _ in 0..3 {
-            with(|library| library.posted.clear());
-            [a, b, a, a, b, a]
-                .iter()
-                .for_each(|at| transfer.add(*at, pair.send()));
-            assert!(posted().is_empty(), "it is not awaited");
-            assert_eq!(transfer.drain().count(), 0, "not while some are to begin");
-            let mut task = Task::new(transfer.finish()).waits();
-            assert_eq!(posted().len(), 4);
-            for round in [0..4, 4..6] {
-                let requests: Vec<_> = posted()[round].to_vec();
-                done(requests);
-                announce(&bench);
-            }
-            assert!(task.was_woken() > 0);
-            task.ends().unwrap();
-            drop(task);
-            assert!(transfer.is_finished() && transfer.len() == 6);
-            assert!(results(&mut transfer).iter().all(Result::is_ok));
-            assert!(transfer.is_empty() && pair.free() == 12);
-        }
-        assert!(!pair.a.is_down() && !pair.b.is_down());
-        // Without operations it is over.
-        now(transfer.finish()).unwrap();
-    }
-    assert_all_is_well();
-}
-
-#[test]
 fn operations_in_the_backlog_only_are_rejected_and_their_channel_goes_on() {
     let bench = Bench::new();
     let pair = Pair::new(&bench);

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::future::{Future, pending, poll_fn};
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use std::{io, iter};
 
 use fake_libibverbs::{posted, with};
@@ -202,18 +202,6 @@ fn task_yields_within_a_tokio_context_that_no_runtime_drives() {
         let runtime = runtime.unwrap();
         let _inside = runtime.enter();
         pollster::block_on(until(flood, polled(TURNS)));
-    });
-}
-
-#[test]
-#[cfg_attr(miri, ignore = "Miri has no timerfd")]
-fn async_io_timers_run_beside_a_task_that_is_always_ready() {
-    beside_each(|_, flood, _| {
-        async_io::block_on(until(flood, async {
-            for _ in 0..3 {
-                async_io::Timer::after(Duration::from_millis(1)).await;
-            }
-        }));
     });
 }
 

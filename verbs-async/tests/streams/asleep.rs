@@ -8,7 +8,9 @@ use std::time::Duration;
 use fake_libibverbs::{share, with};
 
 use crate::bench::{Bench, WakeCounter, announce, done};
-use crate::streams::{CREDIT, HELLO, arrive, flush, hello, made, met, read, sends, write};
+use crate::streams::{
+    CREDIT, HELLO, arrive, destroyed, flush, hello, made, met, read, sends, write,
+};
 
 /// Completes all sends that are in flight.
 fn all_is_sent() {
@@ -22,46 +24,34 @@ fn all_is_sent() {
 }
 
 #[test]
-fn flush_that_sends_the_rest_is_woken_when_it_has_arrived() {
+fn flush_or_write_that_sends_earlier_data_is_woken_when_it_has_arrived() {
     let _sharing = share();
-    let bench = Bench::new();
-    let mut stream = met(&bench);
-    let task = WakeCounter::new();
-    assert!(write(&mut stream, &[1; 64], &task).is_ready());
-    all_is_sent();
-    // There is no credit for this, and then there is.
-    assert!(write(&mut stream, &[2; 64], &task).is_ready());
-    assert_eq!(sends(), [1, 2]);
-    arrive(1, CREDIT, b"");
-    assert!(flush(&mut stream, &task).is_pending());
-    assert_eq!(sends(), [1, 2, 2]);
-    assert_eq!(task.wakes(), 0);
-    all_is_sent();
-    announce(&bench);
-    assert_eq!(task.wakes(), 1, "it sleeps on");
-    assert!(flush(&mut stream, &task).is_ready());
-}
-
-#[test]
-fn write_that_sends_earlier_data_is_woken_when_it_has_arrived() {
-    let _sharing = share();
-    let bench = Bench::new();
-    let mut stream = met(&bench);
-    let task = WakeCounter::new();
-    // One write with a credit, and then one for each block.
-    assert!(write(&mut stream, &[1; 64], &task).is_ready());
-    all_is_sent();
-    assert!(write(&mut stream, &[2; 64], &task).is_ready());
-    assert!(write(&mut stream, &[3; 64], &task).is_ready());
-    assert_eq!(sends(), [1, 2]);
-    arrive(1, CREDIT, b"");
-    assert!(write(&mut stream, &[4; 64], &task).is_pending());
-    assert_eq!(sends(), [1, 2, 2]);
-    assert_eq!(task.wakes(), 0);
-    all_is_sent();
-    announce(&bench);
-    assert_eq!(task.wakes(), 1, "it sleeps on");
-    assert!(write(&mut stream, &[4; 64], &task).is_ready());
+    for is_flush in [true, false] {
+        let bench = Bench::new();
+        let mut stream = met(&bench);
+        let task = WakeCounter::new();
+        // One write with a credit, and then one for each block.
+        assert!(write(&mut stream, &[1; 64], &task).is_ready());
+        all_is_sent();
+        for _ in 0..if is_flush { 1 } else { 2 } {
+            assert!(write(&mut stream, &[2; 64], &task).is_ready());
+        }
+        assert_eq!(sends(), [1, 2]);
+        arrive(1, CREDIT, b"");
+        let poll = |stream: &mut _| match is_flush {
+            true => flush(stream, &task),
+            false => write(stream, &[4; 64], &task).map_ok(drop),
+        };
+        assert!(poll(&mut stream).is_pending());
+        assert_eq!(sends(), [1, 2, 2]);
+        assert_eq!(task.wakes(), 0);
+        all_is_sent();
+        announce(&bench);
+        assert_eq!(task.wakes(), 1, "it sleeps on");
+        assert!(poll(&mut stream).is_ready());
+        destroyed(|| drop(stream));
+        with(|library| library.posted.clear());
+    }
 }
 
 #[test]

@@ -386,59 +386,6 @@ fn messages_are_copied_only_when_blocks_run_short() {
     assert_eq!(is_copied(16 * KIB, 16), 0);
 }
 
-/// Written before the peer's shorter blocks are known.
-#[test]
-fn block_is_sent_in_pieces_if_the_peers_are_shorter() {
-    let (block_len, depth) = (20, 2);
-    let bytes: Vec<u8> = (0..120).collect();
-    let mut left = End::new(DEFAULT, 64, &bytes);
-    assert!(left.write(80));
-    assert!(left.write(40));
-    let mut right = End::new(Settings { block_len, depth }, 64, &[]);
-    assert!(left.end());
-    settle(&mut left, &mut right, End::read);
-    assert_eq!(right.read, bytes);
-    assert_eq!(left.machine.is_seen(), Some(true));
-}
-
-/// Two sides that have written 3 bytes each, which are read by `reads`.
-fn written(reads: impl Fn(&mut End, &mut End)) -> (End, End) {
-    let mut left = End::new(DEFAULT, 64, b"abc");
-    let mut right = End::new(DEFAULT, 64, b"xyz");
-    assert!(left.write(3) && right.write(3));
-    settle(&mut left, &mut right, |_| false);
-    reads(&mut left, &mut right);
-    (left, right)
-}
-
-#[test]
-fn a_shutdown_is_not_confirmed_by_a_peer_that_was_dropped_without_reading() {
-    let (mut left, mut right) = written(|_, _| {});
-    right.drop_stream();
-    assert!(left.end());
-    settle(&mut left, &mut right, |_| false);
-    assert_eq!(left.error, Some(StreamError::Reset));
-    // The same holds if the data comes after the drop.
-    let (mut left, mut right) = written(|left, right| {
-        assert!(left.read() && right.read());
-    });
-    right.drop_stream();
-    left.to_write.extend(b"more");
-    assert!(left.write(4) && left.end());
-    settle(&mut left, &mut right, |_| false);
-    assert_eq!((left.error, left.machine.is_seen()), (None, Some(false)));
-}
-
-#[test]
-fn a_shutdown_is_confirmed_by_a_peer_that_was_dropped_after_reading_all() {
-    let (mut left, mut right) = written(|_, right| assert!(right.read()));
-    right.drop_stream();
-    assert!(left.end());
-    settle(&mut left, &mut right, End::read);
-    assert_eq!((left.error, left.machine.is_seen()), (None, Some(true)));
-    assert_eq!(left.read, b"xyz");
-}
-
 #[test]
 fn dropped_reader_does_not_block_the_peer() {
     let mut left = End::new(DEFAULT, 64, &[1; 1024 * KIB]);
@@ -452,14 +399,4 @@ fn dropped_reader_does_not_block_the_peer() {
         (0, Some(false))
     );
     assert_eq!(left.error, None, "it can read on");
-}
-
-#[test]
-fn streams_are_send_and_sync() {
-    const fn is_free<T: Send + Sync + Unpin + 'static>() {}
-    is_free::<super::ByteStream>();
-    is_free::<super::OwnedReadHalf>();
-    is_free::<super::OwnedWriteHalf>();
-    is_free::<crate::IncomingMessages>();
-    is_free::<crate::IncomingMessage>();
 }

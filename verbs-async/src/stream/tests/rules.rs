@@ -68,17 +68,6 @@ fn is_broken(result: Result<Received, StreamError>, words: &str) {
 }
 
 #[test]
-fn a_message_is_as_long_as_the_shorter_block() {
-    assert_eq!(
-        Protocol::new(OURS).max_len(),
-        None,
-        "before the peer's HELLO"
-    );
-    assert!(!Protocol::new(OURS).may_send_data());
-    assert_eq!(met().max_len(), Some(32));
-}
-
-#[test]
 fn other_first_message_is_not_a_stream() {
     for imm_data in [
         None,

@@ -6,20 +6,18 @@ mod users;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::{Pin, pin};
-use std::sync::LazyLock;
-use std::task::{Context, Poll};
+use std::task::Poll;
 use std::time::Duration;
 
 use async_io::Timer;
-use futures_util::future::join;
-use futures_util::{AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWrite};
+use futures_util::{AsyncBufReadExt as _, AsyncReadExt as _};
 use futures_util::{AsyncWriteExt as _, io::AsyncBufRead as _};
 use verbs_async::verbs_channel::verbs_core::{Error as CoreError, ProtectionDomain};
 use verbs_async::verbs_channel::{self, Channel};
-use verbs_async::{AsyncChannel, AsyncGroup, ByteStream, Error};
+use verbs_async::{AsyncChannel, AsyncGroup, ByteStream, Error, ReuniteError};
 use verbs_harness::{begin, context};
 
-use super::ends::{WAYS, Way, events, pair, run};
+use super::ends::{Way, events, pair, run};
 
 /// Both ends of a stream, each with this number of blocks of this length.
 pub(super) fn streams(
@@ -33,59 +31,6 @@ pub(super) fn streams(
     (group, left, right)
 }
 
-/// The bytes of every stream. Their period is no multiple of anything.
-static BYTES: LazyLock<Vec<u8>> = LazyLock::new(|| {
-    let period = (0..65_521_u32).map(|at| (at ^ at >> 8).to_le_bytes()[0]);
-    period.collect::<Vec<u8>>().repeat(20)
-});
-
-/// Lengths from 1 to 2 * `about`, different each time.
-struct Lengths(u64, usize);
-
-impl Lengths {
-    fn next(&mut self) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        usize::try_from(self.0 >> 33).unwrap() % (2 * self.1) + 1
-    }
-}
-
-async fn write_all(mut to: impl AsyncWrite + Unpin, total: usize, about: usize) {
-    let (mut at, mut lengths) = (0, Lengths(0x9e37_79b9, about));
-    while at < total {
-        let end = total.min(at + lengths.next());
-        to.write_all(&BYTES[at..end]).await.unwrap();
-        at = end;
-    }
-    to.flush().await.unwrap();
-    to.close().await.unwrap();
-}
-
-async fn read_all(mut from: impl AsyncRead + Unpin, total: usize, about: usize) {
-    let (mut at, mut lengths) = (0, Lengths(0x51_7cc1, about));
-    let mut bytes = vec![0; 2 * about];
-    loop {
-        let room = lengths.next();
-        let read = from.read(&mut bytes[..room]).await.unwrap();
-        if read == 0 {
-            break;
-        }
-        assert!(bytes[..read] == BYTES[at..at + read], "after byte {at}");
-        at += read;
-    }
-    assert_eq!(at, total);
-}
-
-/// Polls once, for a task that is never woken.
-pub(super) fn poll_once<T>(future: impl Future<Output = T>) -> Poll<T> {
-    pin!(future).poll(&mut Context::from_waker(std::task::Waker::noop()))
-}
-
-pub(super) async fn a_moment() {
-    Timer::after(Duration::from_millis(50)).await;
-}
-
 /// The output of a future, which fails if it takes too long.
 pub(super) async fn soon<T>(future: impl Future<Output = T>) -> T {
     let (mut future, mut timer) = (pin!(future), Timer::after(Duration::from_secs(20)));
@@ -96,51 +41,6 @@ pub(super) async fn soon<T>(future: impl Future<Output = T>) -> T {
             .map(|_at| panic!("it is not woken")),
     })
     .await
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn bytes_arrive_in_order_both_ways_at_once() {
-    let _test = begin!(iwarp lacks "the immediates that streams need");
-    let settings = [
-        ((16 << 10, 16), (16 << 10, 16), 1 << 20, 20_000),
-        ((4096, 3), (700, 9), 200_000, 3000),
-        ((20, 1), (1000, 2), 2_000, 100),
-        ((64, 1), (64, 1), 3_000, 64),
-    ];
-    for way in WAYS {
-        for (left, right, total, about) in settings {
-            run(way, async move {
-                let (_group, left, right) = streams(way, left, right);
-                let (from_right, to_right) = left.split();
-                let (from_left, to_left) = right.split();
-                join(
-                    join(
-                        write_all(to_right, total, about),
-                        write_all(to_left, total, about),
-                    ),
-                    join(
-                        read_all(from_left, total, about),
-                        read_all(from_right, total, about),
-                    ),
-                )
-                .await;
-            });
-        }
-    }
-}
-
-/// Writes until a write would wait. Returns how many bytes were written.
-async fn fill(stream: &mut ByteStream) -> usize {
-    let mut written = 0;
-    // The HELLO and earlier messages need some time to arrive.
-    for _ in 0..5 {
-        while let Poll::Ready(wrote) = poll_once(stream.write(&[7; 1000])) {
-            written += wrote.unwrap();
-        }
-        a_moment().await;
-    }
-    written
 }
 
 #[test]
@@ -175,6 +75,12 @@ fn slices_are_written_in_one_message_and_read_into_many() {
             }
         }
         assert_eq!(right.read(&mut []).await.unwrap(), 0);
+        // Halves of one stream belong together, and no others.
+        let (from_left, to_left) = left.into_split();
+        let (from_right, to_right) = right.into_split();
+        let ReuniteError(from_left, to_right) = from_left.reunite(to_right).unwrap_err();
+        let mut left = from_left.reunite(to_left).unwrap();
+        let mut right = from_right.reunite(to_right).unwrap();
         // Bytes can be looked at where they lie.
         left.write_all(b"a line\nand").await.unwrap();
         let mut line = String::new();

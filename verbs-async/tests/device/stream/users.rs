@@ -1,16 +1,12 @@
-//! Code that uses a stream as it uses TCP: tokio's split, codecs, hyper.
+//! Code that uses a stream as it uses TCP: tokio's split, codecs, h2.
 
-use std::convert::Infallible;
 use std::io;
 use std::time::Duration;
 
 use futures_util::{SinkExt, StreamExt as _};
-use http_body_util::{BodyExt as _, Full, StreamBody};
-use hyper::body::{Bytes, Frame, Incoming};
-use hyper::service::service_fn;
-use hyper::{Method, Request, Response, StatusCode};
-use hyper_util::rt::TokioIo;
+use http::{Request, Response};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio_util::bytes::Bytes;
 use tokio_util::codec::{Framed, LengthDelimitedCodec, LinesCodec};
 use verbs_async::ByteStream;
 use verbs_harness::begin;
@@ -75,54 +71,6 @@ fn stream_works_with_tokio_split_and_copy() {
         assert!(came == sent);
         writer.await.unwrap();
         assert_eq!(echo.await.unwrap(), 400_000);
-    });
-}
-
-/// Sends the body back, in upper case.
-async fn shout(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, hyper::Error> {
-    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-    let body = request.into_body().collect().await?.to_bytes();
-    let mut response = Response::new(Full::from(body.to_ascii_uppercase()));
-    if method != Method::POST || path != "/shout" {
-        *response.status_mut() = StatusCode::NOT_FOUND;
-    }
-    Ok(response)
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn http_works_over_a_stream() {
-    let _test = begin!(iwarp lacks "the immediates that streams need");
-    run(Way::Tokio, async {
-        let (_group, left, right) = streams(Way::Tokio, (4096, 4), (4096, 4));
-        let server = tokio::spawn(
-            hyper::server::conn::http1::Builder::new()
-                .serve_connection(TokioIo::new(right), service_fn(shout)),
-        );
-        let (mut requests, connection) = hyper::client::conn::http1::handshake(TokioIo::new(left))
-            .await
-            .unwrap();
-        let connection = tokio::spawn(connection);
-
-        let get = Request::get("/nothing").body(body(Vec::new())).unwrap();
-        let answer = requests.send_request(get).await.unwrap();
-        assert_eq!(answer.status(), StatusCode::NOT_FOUND);
-        drop(answer.into_body().collect().await.unwrap());
-
-        // A body in chunks, whose length is not sent first.
-        let chunks = vec![&b"over "[..], b"rdma, ", &[b'x'; 50_000]];
-        let post = Request::post("/shout").body(body(chunks)).unwrap();
-        requests.ready().await.unwrap();
-        let answer = requests.send_request(post).await.unwrap();
-        assert_eq!(answer.status(), StatusCode::OK);
-        let answer = answer.into_body().collect().await.unwrap().to_bytes();
-        assert_eq!(&answer[..14], b"OVER RDMA, XXX");
-        assert_eq!(answer.len(), 50_011);
-
-        drop(requests);
-        connection.await.unwrap().unwrap();
-        let ended = tokio::time::timeout(Duration::from_secs(20), server).await;
-        ended.expect("the server does not end").unwrap().unwrap();
     });
 }
 
@@ -196,13 +144,4 @@ fn concurrent_http_2_requests_are_answered() {
         let ended = tokio::time::timeout(Duration::from_secs(20), serve).await;
         ended.expect("the server sees the end").unwrap();
     });
-}
-
-type Body = std::pin::Pin<Box<dyn hyper::body::Body<Data = Bytes, Error = Infallible> + Send>>;
-
-fn body(chunks: Vec<&'static [u8]>) -> Body {
-    let chunks = chunks
-        .into_iter()
-        .map(|chunk| Ok(Frame::data(Bytes::from_static(chunk))));
-    Box::pin(StreamBody::new(futures_util::stream::iter(chunks)))
 }
