@@ -4,6 +4,7 @@ use std::pin::pin;
 use std::task::{Context, Waker};
 use std::time::Instant;
 
+use verbs_channel::request::OwnedChain;
 use verbs_channel::verbs_core::{Device, MemoryRegion, RemoteMemoryRegion, ScatterElement};
 use verbs_channel::{
     BufferPool, Channel, Datagrams, Error, Incoming, Outgoing, OwnedRequest, ScopedPendingWork,
@@ -32,9 +33,16 @@ fn no_operation_allocates() {
     let (from, mut into) = (filled(&a, 1, 64), zeros(&b, 64));
     let target = given(&b, vec![0_u8; 64]);
     let remote = target.remote();
-    let pool = BufferPool::new(a.pd(), 64, 32).unwrap();
+    let pool = BufferPool::new(a.pd(), 64, 40).unwrap();
     let memory = SharedMemory::new([given(&a, vec![0_u8; 64])]);
     drop(memory.slice(..).unwrap());
+    let batch = |length: usize| -> Vec<OwnedRequest> {
+        let blocks = (0..length).map(|_| pool.take().unwrap());
+        blocks
+            .map(|block| Outgoing::write(block, remote).into())
+            .collect()
+    };
+    let mut chain = Some(OwnedChain::new(batch(8)).unwrap());
     for _ in 0..3 {
         without("blocking", || {
             a.write(from.gather_element(..).unwrap(), remote).unwrap();
@@ -68,12 +76,6 @@ fn no_operation_allocates() {
                 }
             }
         });
-        let batch = |length: usize| -> Vec<OwnedRequest> {
-            let blocks = (0..length).map(|_| pool.take().unwrap());
-            blocks
-                .map(|block| Outgoing::write(block, remote).into())
-                .collect()
-        };
         for length in [1, 8, 9, 32] {
             let works = batch(length);
             let ended = without("owned batches", || {
@@ -82,6 +84,12 @@ fn no_operation_allocates() {
             });
             ended.result.unwrap();
         }
+        without("an owned chain", || {
+            let ticket = a.start_chain(chain.take().unwrap()).unwrap();
+            let ended = a.wait(ticket, Some(PATIENCE)).unwrap().unwrap();
+            ended.result.unwrap();
+            chain = ended.chain;
+        });
         without("what is refused", || {
             let short = remote.slice(..1).unwrap();
             assert!(a.write(from.gather_element(..).unwrap(), short).is_err());

@@ -30,9 +30,7 @@ mod leaving;
 mod lifetime;
 mod meeting;
 mod opcodes;
-mod owned_chains;
 mod quick_start;
-mod scoped;
 #[cfg(feature = "rdmacm")]
 mod services;
 mod shared_receives;

@@ -195,28 +195,6 @@ fn buffers_are_pointers_and_are_send_and_sync() {
 }
 
 #[test]
-fn a_range_can_have_any_kind_of_bounds() {
-    let channel = channel();
-    let mut buffer = OwnedBuffer::from(region(&channel));
-    let start = addr(&buffer);
-    let mut set = |bounds: (Bound<usize>, Bound<usize>)| {
-        let is_set = buffer.set_range(bounds).is_ok();
-        is_set.then(|| (addr(&buffer) - start, buffer.len()))
-    };
-    let (included, excluded, none) = (Bound::Included, Bound::Excluded, Bound::Unbounded);
-    assert_eq!(set((included(2), included(5))), Some((2, 4)));
-    assert_eq!(set((included(2), excluded(5))), Some((2, 3)));
-    assert_eq!(set((excluded(2), included(2))), Some((3, 0)));
-    assert_eq!(set((excluded(2), none)), Some((3, 61)));
-    assert_eq!(set((none, included(0))), Some((0, 1)));
-    assert_eq!(set((none, included(63))), Some((0, 64)));
-    assert_eq!(set((none, included(64))), None);
-    assert_eq!(set((none, included(usize::MAX))), None);
-    assert_eq!(set((excluded(usize::MAX), none)), None);
-    assert_eq!(set((none, none)), Some((0, 64)));
-}
-
-#[test]
 fn a_pool_is_cut_out_of_any_region() {
     let mut channel = channel();
     let region = channel.pd().reg_mr(vec![7_u8; 200]).unwrap();

@@ -12,8 +12,7 @@ use verbs_channel::error::Rejected;
 use verbs_channel::verbs_core::memory::{DmabufRegion, RawRegion};
 use verbs_channel::verbs_core::{AccessFlags, ProtectionDomain, RemoteMemoryRegion, SharedRegion};
 use verbs_channel::{
-    BufferPool, Channel, Error, Incoming, Outgoing, OwnedBuffer, RejectReason, ScopeError,
-    SharedMemory, TransportError,
+    Channel, Error, Incoming, Outgoing, OwnedBuffer, RejectReason, SharedMemory, TransportError,
 };
 use verbs_harness::allocations::allocations;
 use verbs_harness::logged::listen;
@@ -148,26 +147,6 @@ fn region_is_deregistered_after_its_last_slice_and_then_its_keepalive_dropped() 
 }
 
 #[test]
-fn slice_of_a_forgotten_or_a_stuck_operation_is_never_freed() {
-    listen();
-    let freed = Arc::default();
-    let mut channel = channel();
-    let register = || SharedMemory::new([Pages::new(LEN, &freed).register(channel.pd())]);
-    let (stuck, forgotten) = (register(), register());
-    let ticket = channel.start_receive(stuck.slice(..64).unwrap()).unwrap();
-    let _forgotten = std::mem::ManuallyDrop::new(forgotten.slice(..).unwrap());
-    refuse("ibv_modify_qp", 1);
-    refuse("ibv_destroy_qp", 1);
-    channel.abort();
-    let ended = channel.poll(ticket).unwrap().unwrap();
-    assert_eq!(ended.result.unwrap_err(), TransportError::Stuck);
-    assert!(ended.buffer.is_none());
-    drop((channel, stuck, forgotten));
-    assert!(!called("ibv_dereg_mr"));
-    assert_eq!(freed.load(Ordering::Relaxed), 0);
-}
-
-#[test]
 fn keepalive_is_leaked_if_the_memory_cannot_be_deregistered() {
     listen();
     let (freed, pd) = (Arc::default(), pd());
@@ -179,85 +158,6 @@ fn keepalive_is_leaked_if_the_memory_cannot_be_deregistered() {
     assert_eq!(freed.load(Ordering::Relaxed), 0);
     drop(pages);
     assert_eq!(freed.load(Ordering::Relaxed), 1);
-}
-
-#[test]
-fn buffer_of_another_protection_domain_is_rejected_in_each_way_to_start_it() {
-    let mut channel = channel();
-    let other = pd();
-    let pool = BufferPool::new(&other, 64, 1).unwrap();
-    let buffers: [fn(&ProtectionDomain, &BufferPool) -> OwnedBuffer; 3] = [
-        |_, pool| pool.take().unwrap().into(),
-        |pd, _| pd.reg_mr(vec![0_u8; 64]).unwrap().into(),
-        |pd, _| {
-            let memory = SharedMemory::new([shared(pd)]);
-            memory.slice(..64).unwrap().into()
-        },
-    ];
-    let expected = Some(RejectReason::OtherDomain);
-    for buffer in buffers {
-        let buffer = || buffer(&other, &pool);
-        assert_eq!(rejected(channel.start_send(buffer())), expected);
-        assert_eq!(rejected(channel.start_receive(buffer())), expected);
-        assert_eq!(rejected(channel.start_read(buffer(), remote())), expected);
-        assert_eq!(rejected(channel.start_write(buffer(), remote())), expected);
-        let request = Outgoing::send(buffer()).immediate(1);
-        let back = channel.start(request).unwrap_err().into_given();
-        assert_eq!(back.buffer().capacity(), 64, "the buffer is handed back");
-        drop(back);
-        let batch = vec![
-            Outgoing::send(OwnedBuffer::empty()).into(),
-            Outgoing::send(buffer()).into(),
-        ];
-        assert_eq!(rejected(channel.start_batch(batch)), expected);
-    }
-    assert!(posted().is_empty() && channel.is_idle() && !channel.is_down());
-    let mut prepared = Channel::builder(channel.pd()).build().unwrap();
-    let early = prepared.start_receive(pool.take().unwrap());
-    assert_eq!(rejected(early), expected);
-    let text = RejectReason::OtherDomain.to_string();
-    assert!(text.contains("another protection domain"), "{text}");
-}
-
-#[test]
-fn shared_element_of_another_protection_domain_is_rejected_in_each_way_to_post_it() {
-    let mut channel = channel();
-    let (ours, others) = (shared(channel.pd()), dmabuf(&pd()));
-    let [good, bad] = [ours.element(..8).unwrap(), others.element(..8).unwrap()];
-    assert!(good.is_of(channel.pd()) && !bad.is_of(channel.pd()));
-    let is_rejected = |ended: Result<(), TransportError>| {
-        let Err(TransportError::Rejected(reason)) = ended else {
-            panic!("{ended:?}");
-        };
-        assert_eq!(reason, RejectReason::OtherDomain);
-    };
-    is_rejected(channel.send(bad));
-    is_rejected(channel.send([good, bad]));
-    is_rejected(channel.write(vec![bad, good], remote()));
-    is_rejected(channel.read([good, bad], remote()));
-    is_rejected(
-        channel
-            .run(Incoming::fetch_and_add(bad, remote(), 1))
-            .map(drop),
-    );
-    is_rejected(channel.receive([good, bad]).map(drop));
-    is_rejected(channel.run_batch([Outgoing::send([good, good]), Outgoing::send([good, bad])]));
-    is_rejected(
-        channel
-            .scope(|scope| Ok(scope.post_send([bad, good]).map(drop)?))
-            .map_err(ScopeError::flatten),
-    );
-    let lent = channel.scope(|scope| {
-        let back = scope
-            .try_lend(Outgoing::send(vec![good, bad]))
-            .err()
-            .unwrap();
-        let list = back.into_given().into_list();
-        assert_eq!(format!("{list:?}"), format!("{:?}", [good, bad]));
-        Ok::<_, Error>(())
-    });
-    assert!(lent.is_ok());
-    assert!(posted().is_empty() && channel.is_idle() && !channel.is_down());
 }
 
 #[test]

@@ -7,18 +7,18 @@
 use std::time::Duration;
 
 use fake_libibverbs::with;
-use verbs_channel::request::{Request, ScatterList};
+use verbs_channel::request::{OwnedChain, Request, ScatterList};
 use verbs_channel::verbs_core::memory::SharedElement;
 use verbs_channel::verbs_core::{
     AccessFlags, GatherElement, MemoryRegion, ProtectionDomain, QueuePairEndpoint, SharedRegion,
 };
 use verbs_channel::{
     BufferPool, Channel, Incoming, Outgoing, OwnedBuffer, OwnedRequest, PreparedChannel,
-    RejectReason, TransportError,
+    RejectReason, SharedMemory, TransportError,
 };
 
 use crate::fake_device::{connected, forget_the_past, pd, remote};
-use crate::foreign::rejected;
+use crate::foreign::{dmabuf, rejected};
 
 /// A list of 32 such elements is 4 GiB long: 0 bytes if it is added up in 32 bits.
 const LONG: usize = 128 << 20;
@@ -228,10 +228,20 @@ fn owned(
         let pool = BufferPool::new(channel.pd(), len, 1).unwrap();
         OwnedBuffer::from(pool.take().unwrap())
     };
-    let batch = |channel: &mut Channel, at: usize, count: usize| {
+    let requests = |channel: &Channel, at: usize, count: usize| {
         let fits = || Outgoing::send(of_region(channel, 8)).into();
         let mut works: Vec<OwnedRequest> = std::iter::repeat_with(fits).take(count).collect();
         works[at] = work(of_region(channel, len));
+        works
+    };
+    let chain = |channel: &mut Channel, at: usize| {
+        let chain = OwnedChain::new(requests(channel, at, 3)).unwrap();
+        let (reason, back) = channel.start_chain(chain).err()?.into_parts();
+        assert_eq!(back.len(), 3, "a request was lost");
+        Some(reason)
+    };
+    let batch = |channel: &mut Channel, at: usize, count: usize| {
+        let works = requests(channel, at, count);
         let posted = channel.start_batch(works).map_err(|rejected| {
             let reason = *rejected.error();
             let works = rejected.into_given();
@@ -267,6 +277,9 @@ fn owned(
                 batch(channel, 1, 3)
             }),
             ("start_batch, last", &|channel| batch(channel, 2, 3)),
+            ("start_chain, first", &|channel| chain(channel, 0)),
+            ("start_chain, in the middle", &|channel| chain(channel, 1)),
+            ("start_chain, last", &|channel| chain(channel, 2)),
         ],
     );
 }
@@ -440,4 +453,49 @@ fn read_without_read_depth_is_rejected() {
     let write = |buffer| Outgoing::write(buffer, remote()).into();
     owned(&make, 64, &write, None);
     receives(&make, &elements(&into, 64, 1), None);
+}
+
+#[test]
+fn memory_of_another_protection_domain_is_rejected() {
+    let (ours, theirs) = (pd(), pd());
+    let make = || narrow(&ours);
+    let (good, bad) = (shared(&ours, 64), dmabuf(&theirs));
+    let why = Some(RejectReason::OtherDomain);
+    let [good, bad] = [good.element(..8).unwrap(), bad.element(..8).unwrap()];
+    assert!(good.is_of(&ours) && !bad.is_of(&ours));
+    for list in [vec![bad], vec![good, bad], vec![bad, good]] {
+        let send = Outgoing::send(list.clone());
+        borrowed(&make, (&send, &Outgoing::send(vec![good])), why);
+        receives(&make, &list, why);
+    }
+    let write = Outgoing::write(vec![good, bad], remote());
+    borrowed(&make, (&write, &write), why);
+    let read = Incoming::read(vec![good, bad], remote());
+    borrowed(&make, (&read, &read), why);
+    let add = Incoming::fetch_and_add(bad, remote(), 1);
+    borrowed(&make, (&add, &add), why);
+
+    let pool = BufferPool::new(&theirs, 64, 1).unwrap();
+    let slices = SharedMemory::new([shared(&theirs, 64)]);
+    let region = || OwnedBuffer::from(memory(&theirs, 64));
+    owned(&make, 64, &|_| Outgoing::send(region()).into(), why);
+    let block = || pool.take().unwrap();
+    owned(
+        &make,
+        64,
+        &|_| Outgoing::write(block(), remote()).into(),
+        why,
+    );
+    let read = |_| Incoming::read(region(), remote()).into();
+    owned(&make, 64, &read, why);
+    let slice = || slices.slice(..64).unwrap();
+    let mut channel = make();
+    for rejected in [
+        rejected(channel.start_receive(block())),
+        rejected(channel.start_receive(slice())),
+        rejected(channel.start_send(slice())),
+        rejected(prepared(&ours, 1, 1).start_receive(block())),
+    ] {
+        assert_eq!(rejected, why);
+    }
 }

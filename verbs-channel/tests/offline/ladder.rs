@@ -109,23 +109,6 @@ fn queue_pair_that_cannot_be_moved_to_error_is_destroyed_at_once() {
 }
 
 #[test]
-fn drop_destroys_the_queue_pair_before_it_releases_the_buffers() {
-    let mut channel = channel();
-    let tickets = [
-        channel.start_receive(region(&channel)).unwrap(),
-        channel.start_send(region(&channel)).unwrap(),
-    ];
-    assert_ne!(tickets[0], tickets[1]);
-    crate::fake_device::forget_the_past();
-    drop(channel);
-    assert_eq!(
-        calls()[..3],
-        ["ibv_destroy_qp", "ibv_dereg_mr", "ibv_dereg_mr"]
-    );
-    fake_libibverbs::assert_all_is_well();
-}
-
-#[test]
 fn unknown_completions_are_ignored() {
     let mut channel = channel();
     let ticket = channel.start_receive(region(&channel)).unwrap();

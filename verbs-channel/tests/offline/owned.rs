@@ -138,16 +138,3 @@ fn rejected_request_is_handed_back_with_its_options() {
     let work = OwnedRequest::receive(region(&channel));
     assert_eq!(work.into_buffer().into_region().unwrap().len(), 64);
 }
-
-#[test]
-fn batch_longer_than_any_reservation_is_handed_back() {
-    let mut channel = channel();
-    forget_the_past();
-    let work = || OwnedRequest::from(Outgoing::send(OwnedBuffer::empty()));
-    let works: Vec<_> = std::iter::repeat_with(work).take(65_536).collect();
-    let rejected = channel.start_batch(works).unwrap_err();
-    let (asked, max) = (65_536, 65_535);
-    assert_eq!(*rejected.error(), RejectReason::BatchTooLong { asked, max });
-    assert_eq!(rejected.into_given().len(), 65_536);
-    assert!(posted().is_empty());
-}

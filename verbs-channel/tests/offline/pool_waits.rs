@@ -148,25 +148,6 @@ fn the_last_waker_of_a_task_is_woken() {
 }
 
 #[test]
-fn blocks_come_back_from_any_thread() {
-    let rounds = if cfg!(miri) { 10 } else { 1000 };
-    let pool = pool(&pd(), 2);
-    thread::scope(|threads| {
-        for mark in 1..=4 {
-            let pool = pool.clone();
-            threads.spawn(move || {
-                for _ in 0..rounds {
-                    let mut block = block_on(pool.take_when_free());
-                    assert!(block.iter().all(|byte| *byte == block[0]), "two owners");
-                    block.fill(mark);
-                }
-            });
-        }
-    });
-    assert_eq!(pool.available(), 2);
-}
-
-#[test]
 fn a_task_may_free_the_pool_while_its_block_is_still_given_to_it() {
     for _ in 0..if cfg!(miri) { 20 } else { 1000 } {
         let pool = pool(&pd(), 1);
