@@ -1,4 +1,4 @@
-//! Misuse that does not compile, one promise a file, with the compiler's messages.
+//! Misuse that does not compile, one promise a function, with the compiler's messages.
 //!
 //! `TRYBUILD=overwrite cargo test -p verbs-misuse` updates the messages.
 
