@@ -1,6 +1,6 @@
 //! Counters, one thread at a time and many at once.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::*;
@@ -154,28 +154,4 @@ fn a_wait_ends_at_its_deadline() {
     assert!(!counter.wait(1, Some(soon)));
     assert!(Instant::now() >= soon);
     assert!(counter.wait(0, None));
-}
-
-#[test]
-fn writes_before_the_immediates_are_visible_after_the_wait() {
-    const EACH: u64 = if cfg!(miri) { 5 } else { 500 };
-    let counters = ImmediateCounters::new(1);
-    let counter = counters.begin().unwrap();
-    let immediate = counter.immediate();
-    let written = AtomicU64::new(0);
-    thread::scope(|scope| {
-        for _ in 0..3 {
-            scope.spawn(|| {
-                for _ in 0..EACH {
-                    written.fetch_add(1, Ordering::Relaxed);
-                    assert!(counters.record(immediate));
-                }
-            });
-        }
-        for count in 1..=3 * EACH {
-            assert!(counter.wait(u32::try_from(count).unwrap(), None));
-            assert!(written.load(Ordering::Relaxed) >= count);
-        }
-    });
-    assert_eq!(u64::from(counter.count()), 3 * EACH);
 }

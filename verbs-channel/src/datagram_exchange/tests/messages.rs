@@ -23,23 +23,6 @@ fn both_sides_have_the_endpoint_and_the_data_of_the_other() {
 }
 
 #[test]
-fn ready_is_confirmed_after_the_server_has_its_outcome() {
-    let mut pair = Pair::new();
-    let (id, _) = pair.accepted();
-    pair.connector.ready();
-    let ready = pair.client_sends().unwrap();
-    let _lost = pair.server_gets(&ready);
-    pair.acceptor.abandon(id).unwrap();
-    let ready = pair.client_repeats();
-    let confirm = pair.server_gets(&ready).unwrap();
-    pair.connector.received(&confirm);
-    pair.client_sends().unwrap();
-    pair.client_peer();
-    // A late message begins nothing new.
-    assert!(pair.acceptor.next_request(pair.now).is_none());
-}
-
-#[test]
 fn client_without_answers_fails_at_its_deadline() {
     let mut pair = Pair::new();
     let start = pair.now;

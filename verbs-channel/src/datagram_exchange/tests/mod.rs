@@ -65,15 +65,6 @@ impl Pair {
         }
     }
 
-    /// The message that the client sends after its next pause.
-    fn client_repeats(&mut self) -> Vec<u8> {
-        match self.connector.step(self.now).unwrap() {
-            Step::Wait(until) => self.now = until,
-            other => panic!("{other:?}"),
-        }
-        self.client_sends().unwrap()
-    }
-
     fn server_gets(&mut self, bytes: &[u8]) -> Option<Vec<u8>> {
         let answer = self.acceptor.received(&place(1), bytes, self.now)?;
         assert_eq!(answer.to, place(1));
