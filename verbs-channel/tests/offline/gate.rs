@@ -468,8 +468,6 @@ fn memory_of_another_protection_domain_is_rejected() {
         borrowed(&make, (&send, &Outgoing::send(vec![good])), why);
         receives(&make, &list, why);
     }
-    let write = Outgoing::write(vec![good, bad], remote());
-    borrowed(&make, (&write, &write), why);
     let read = Incoming::read(vec![good, bad], remote());
     borrowed(&make, (&read, &read), why);
     let add = Incoming::fetch_and_add(bad, remote(), 1);

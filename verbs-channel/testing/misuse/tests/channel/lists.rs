@@ -1,4 +1,4 @@
-//! What safe requests take: elements that borrow their memory, or buffers that are owned.
+//! Safe requests take elements that borrow their memory, or buffers that are owned.
 
 use verbs_channel::request::{List, Request};
 use verbs_channel::verbs_core::memory::Sge;
