@@ -91,14 +91,17 @@ struct Module<'s> {
 
 impl<'s> Module<'s> {
     fn of(source: &'s Source) -> Self {
-        let code = source.code.split("#[cfg(test)]\nmod tests {").next();
-        let code = code.unwrap_or_default();
-        let uses: Vec<(bool, &str)> = uses(code).collect();
+        let code = source.text.split("#[cfg(test)]\nmod tests {").next();
+        let code = code.unwrap_or_default().split_inclusive('\n');
+        let code: String = code
+            .filter(|line| !line.trim_start().starts_with("//"))
+            .collect();
+        let uses: Vec<(bool, &str)> = uses(&code).collect();
         let mut imports = BTreeMap::new();
         for (is_public, tree) in &uses {
             for (name, path) in paths(tree) {
                 let in_uses: usize = uses.iter().map(|(_, tree)| count(tree, &name)).sum();
-                let is_handed_on = *is_public && count(code, &name) == in_uses;
+                let is_handed_on = *is_public && count(&code, &name) == in_uses;
                 imports.insert(name, (path, is_handed_on));
             }
         }

@@ -37,7 +37,7 @@ fn length(source: &Source) -> Option<Finding> {
 
 /// The name of a test says what is promised, of which subject.
 fn test_names(source: &Source) -> impl Iterator<Item = Finding> {
-    let lines = source.code.lines().enumerate();
+    let lines = source.text.lines().enumerate();
     lines.filter_map(|(index, line)| {
         let (_, name) = line.split_once("fn ")?;
         let name = format!("_{name}");
@@ -54,7 +54,7 @@ pub(super) fn type_names(sources: &[Source]) -> Vec<(&Source, Finding)> {
     let mut first = BTreeMap::new();
     let mut found = Vec::new();
     for source in sources.iter().filter(|source| is_library(&source.path)) {
-        for (index, line) in source.code.lines().enumerate() {
+        for (index, line) in source.text.lines().enumerate() {
             let types = ["pub struct ", "pub enum ", "pub union "];
             let Some(rest) = types.iter().find_map(|start| line.strip_prefix(start)) else {
                 continue;
