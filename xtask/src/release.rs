@@ -7,7 +7,7 @@ use crate::checkers;
 use crate::error::Error;
 use crate::packages;
 use crate::process::{output, succeeds};
-use crate::test::offline::{self, step};
+use crate::test::offline::{self, plugin, step};
 use crate::test::report::Report;
 use crate::workspace;
 
@@ -82,34 +82,19 @@ fn all(report: &mut Report) -> Result<(), Error> {
     drop(std::fs::remove_dir_all(&target));
 
     let oldest = env!("CARGO_PKG_RUST_VERSION");
-    let mut cargo = Command::new("rustup");
-    cargo
-        .args(["run", oldest, "cargo"])
-        .current_dir(workspace::root());
-    if succeeds(Command::new("rustup").args(["run", oldest, "cargo", "--version"])) {
-        // Cargo has told this program which compiler it uses.
-        cargo
-            .env_remove("CARGO")
-            .env_remove("RUSTC")
-            .env_remove("RUSTUP_TOOLCHAIN");
-        cargo.args([
-            "check",
-            "--workspace",
-            "--all-targets",
-            "--all-features",
-            "--locked",
-        ]);
-        cargo
-            .arg("--target-dir")
+    if succeeds(&mut checkers::cargo_of(oldest, &["--version"])) {
+        let mut check = checkers::cargo_of(oldest, &["check", "--workspace", "--all-targets"]);
+        check
+            .args(["--all-features", "--locked", "--target-dir"])
             .arg(workspace::scratch_dir()?.join("oldest-rust"));
-        step(report, &format!("Rust {oldest}"), &mut cargo)?;
+        step(report, &format!("Rust {oldest}"), &mut check)?;
     } else {
         report.lacks(format!(
             "Rust {oldest}: not installed here (rustup toolchain install {oldest})"
         ));
     }
 
-    if checkers::has(&["--version"]) {
+    if succeeds(&mut checkers::nightly(&["--version"])) {
         // Only a nightly toolchain labels what a feature adds.
         let mut doc = checkers::nightly(&["doc", "--lib", "--no-deps", "--all-features"]);
         doc.args(PUBLISHED)
@@ -136,16 +121,4 @@ fn all(report: &mut Report) -> Result<(), Error> {
     check.args(PUBLISHED).env("PKG_CONFIG_ALLOW_CROSS", "1");
     check.env("BINDGEN_EXTRA_CLANG_ARGS", format!("-isystem {headers}"));
     step(report, target, &mut check)
-}
-
-/// Runs a plugin of cargo, if it is installed.
-fn plugin(report: &mut Report, name: &str, args: &[&str]) -> Result<(), Error> {
-    let title = format!("cargo {name}");
-    if !succeeds(&mut workspace::cargo(&[name, "--version"])) {
-        report.lacks(format!(
-            "{title}: not installed here (cargo install --locked cargo-{name})"
-        ));
-        return Ok(());
-    }
-    step(report, &title, workspace::cargo(&[name]).args(args))
 }

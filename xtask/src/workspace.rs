@@ -29,13 +29,18 @@ pub(crate) fn cargo(args: &[&str]) -> Command {
     command
 }
 
+/// The workspace as `cargo metadata` prints it.
+fn metadata() -> Result<JsonValue, Error> {
+    let text = output(&mut cargo(&["metadata", "--format-version=1", "--no-deps"]))?;
+    let json = text.parse().ok();
+    json.ok_or_else(|| Error::new("`cargo metadata` prints no JSON"))
+}
+
 /// Cargo's target folder.
 pub(crate) fn target_dir() -> Result<PathBuf, Error> {
-    let metadata = output(&mut cargo(&["metadata", "--format-version=1", "--no-deps"]))?;
-    let target = metadata.parse().ok();
-    let target = target.and_then(|json| text(&json, &["target_directory"]).map(str::to_owned));
-    let target = target.ok_or_else(|| Error::new("`cargo metadata` names no target folder"))?;
-    Ok(PathBuf::from(target))
+    let metadata = metadata()?;
+    let target = text(&metadata, &["target_directory"]).map(PathBuf::from);
+    target.ok_or_else(|| Error::new("`cargo metadata` names no target folder"))
 }
 
 /// A folder below it for what this program makes.
@@ -49,8 +54,7 @@ pub(crate) fn scratch_dir() -> Result<PathBuf, Error> {
 /// libibverbs is linked, as it is in most programs; a test of its own builds with the feature. The task
 /// runner's are tests of minutes.
 pub(crate) fn test_features() -> Result<String, Error> {
-    let metadata = output(&mut cargo(&["metadata", "--format-version=1", "--no-deps"]))?;
-    let features = metadata.parse().ok().and_then(|json| features_of(&json));
+    let features = features_of(&metadata()?);
     features.ok_or_else(|| Error::new("`cargo metadata` names no features"))
 }
 
@@ -75,8 +79,6 @@ fn features_of(metadata: &JsonValue) -> Option<String> {
 pub(crate) struct Artifact {
     /// The package's name.
     pub(crate) package: String,
-    /// The package's version.
-    pub(crate) version: String,
     /// The package's folder.
     pub(crate) dir: PathBuf,
     /// The target's name: that of a library, program, test or bench.
@@ -136,11 +138,15 @@ fn artifact(line: &str) -> Option<Artifact> {
     let executable = PathBuf::from(text(&json, &["executable"])?);
     let manifest = Path::new(text(&json, &["manifest_path"])?);
     let dir = manifest.parent()?.to_path_buf();
-    let (package, version) = name_and_version(text(&json, &["package_id"])?, &dir)?;
+    // `path+file:///dir/verbs-core#0.1.0` or, in a folder of another name, `path+file:///dir/x#verbs-core@0.1.0`.
+    let (_, fragment) = text(&json, &["package_id"])?.rsplit_once('#')?;
+    let package = match fragment.split_once('@') {
+        Some((name, _)) => name,
+        None => dir.file_name()?.to_str()?,
+    };
     let kinds: &Vec<JsonValue> = at(&json, &["target", "kind"])?.get()?;
     Some(Artifact {
-        package,
-        version,
+        package: package.to_owned(),
         dir,
         target: text(&json, &["target", "name"])?.to_owned(),
         kind: text(kinds.first()?, &[])?.to_owned(),
@@ -162,44 +168,31 @@ pub(crate) fn text<'a>(json: &'a JsonValue, keys: &[&str]) -> Option<&'a str> {
     at(json, keys)?.get::<String>().map(String::as_str)
 }
 
-/// Reads `path+file:///dir/verbs-core#0.1.0` or, where the folder is not called like the
-/// package, `path+file:///dir/x#verbs-core@0.1.0`.
-fn name_and_version(package_id: &str, dir: &Path) -> Option<(String, String)> {
-    let (_, fragment) = package_id.rsplit_once('#')?;
-    let folder = dir.file_name()?.to_str()?;
-    let (name, version) = fragment.split_once('@').unwrap_or((folder, fragment));
-    Some((name.to_owned(), version.to_owned()))
-}
-
-/// Every file of the project, relative to its root and sorted: all but what git and cargo keep
-/// for themselves.
+/// Every file of the project, relative to its root and sorted: all but what git ignores.
 pub(crate) fn files() -> Result<Vec<PathBuf>, Error> {
-    let mut files = Vec::new();
-    let mut dirs = vec![root().to_path_buf()];
-    while let Some(dir) = dirs.pop() {
-        let what = || format!("cannot list the folder {}", dir.display());
-        for entry in fs::read_dir(&dir).context(what)? {
-            let entry = entry.context(what)?;
-            let kind = entry.file_type().context(what)?;
-            let name = entry.file_name();
-            if kind.is_dir() {
-                if name != "target" && name != ".git" {
-                    dirs.push(entry.path());
-                }
-            } else if kind.is_file() {
-                let path = entry.path();
-                let path = path.strip_prefix(root()).unwrap_or(&path);
-                files.push(path.to_path_buf());
-            }
-        }
-    }
+    let mut list = Command::new("git");
+    list.args([
+        "ls-files",
+        "-z",
+        "--cached",
+        "--others",
+        "--exclude-standard",
+    ]);
+    let listed = output(list.current_dir(root()))?;
+    // Some may have been removed since.
+    let is_there = |path: &PathBuf| root().join(path).is_file();
+    let mut files: Vec<PathBuf> = listed
+        .split('\0')
+        .map(PathBuf::from)
+        .filter(is_there)
+        .collect();
     files.sort();
     Ok(files)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{artifact, files, name_and_version};
+    use super::{artifact, files};
     use std::path::Path;
 
     #[test]
@@ -210,6 +203,8 @@ mod tests {
             "profile":{"test":true},"executable":"/w/target/debug/deps/device-1","fresh":true}"#;
         let found = artifact(line).unwrap();
         assert_eq!(found.package, "verbs-core");
+        let long = artifact(&line.replace("#0.1.0", "#soft-nic@0.1.0")).unwrap();
+        assert_eq!(long.package, "soft-nic");
         assert_eq!(found.kind, "test");
         assert!(found.is_test);
         assert_eq!(found.dir, Path::new("/w/verbs-core"));
@@ -225,15 +220,6 @@ mod tests {
             artifact(r#"{"reason":"build-finished","success":true}"#),
             None
         );
-    }
-
-    #[test]
-    fn both_forms_of_a_package_id_are_read() {
-        let dir = Path::new("/w/core");
-        let long = name_and_version("path+file:///w/core#verbs-core@0.1.0", dir);
-        assert_eq!(long, Some(("verbs-core".into(), "0.1.0".into())));
-        let short = name_and_version("path+file:///w/core#0.1.0+44.0", dir);
-        assert_eq!(short, Some(("core".into(), "0.1.0+44.0".into())));
     }
 
     #[test]

@@ -8,10 +8,9 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use crate::error::Error;
-use crate::process::{display, succeeds};
-use crate::stream::{self, Limits, Text};
-use crate::test::libtest::{Tally, starting};
-use crate::test::offline::count;
+use crate::process::succeeds;
+use crate::stream::Limits;
+use crate::test::offline::counted;
 use crate::test::report::Report;
 use crate::workspace;
 
@@ -20,9 +19,6 @@ const LIMITS: Limits = Limits {
     total: Duration::from_secs(60 * 60),
     silence: Duration::from_secs(45 * 60),
 };
-
-/// A test that a checker cannot run: the argument that names its package, its whole name, and why.
-type LeftOut = (&'static str, &'static str, &'static str);
 
 /// The nightly toolchain whose checkers are used, if it is installed: newer ones find fault with dependencies, or
 /// have functions of their own instead of those that the tests give to Miri.
@@ -55,14 +51,17 @@ fn checker(args: &[&str]) -> Command {
 }
 
 /// A toolchain's cargo, in the workspace's folder, without the flags meant for another.
-fn cargo_of(toolchain: &str, args: &[&str]) -> Command {
+pub(crate) fn cargo_of(toolchain: &str, args: &[&str]) -> Command {
     let mut command = Command::new("rustup");
     command
         .args(["run", toolchain, "cargo"])
         .args(args)
         .current_dir(workspace::root());
+    // Cargo has told this program which compiler it uses.
     for flags in [
         "CARGO",
+        "RUSTC",
+        "RUSTUP_TOOLCHAIN",
         "RUSTFLAGS",
         "CARGO_ENCODED_RUSTFLAGS",
         "RUSTDOCFLAGS",
@@ -85,75 +84,18 @@ fn has_source() -> bool {
     std::path::Path::new(sysroot.trim()).join(library).is_file()
 }
 
-/// Runs the test programs of `command`, whose arguments end before `--`, as one step.
+/// Runs the test programs of `command`, whose arguments end before `--`, as one step. Tests that have to be caught are run by
+/// themselves.
 fn tests(
     report: &mut Report,
     title: &str,
     mut command: Command,
     filters: &[&str],
-    left_out: &[LeftOut],
 ) -> Result<(), Error> {
-    let step = report.start(title);
-    let of_it = |(package, ..): &&LeftOut| command.get_args().any(|arg| arg == *package);
-    let left_out: Vec<&LeftOut> = left_out.iter().filter(of_it).collect();
-    // The toolchain is a nightly one, which can print how long each test took.
-    let times = ["-Zunstable-options", "--report-time"];
-    command.args(["--", "--test-threads=1"]).args(times);
-    command.args(filters);
-    for (_, name, _) in &left_out {
-        command.args(["--skip", name]);
-    }
-    let mut tally = Tally::default();
-    let end = stream::run_shown(&mut command, LIMITS, |text| match text {
-        Text::Line(line) => {
-            let shown = tally.line(line);
-            if shown && !is_quick_pass(line) {
-                report.line(line);
-            }
-            step.doing(&tally.progress());
-        }
-        Text::Partial(text) => {
-            if let Some(test) = starting(text) {
-                step.doing(&format!("{}, {test}", tally.progress()));
-            }
-        }
-        _ => {}
-    })?;
-    let failure = tally.failure(&end);
-    let code = failure.as_ref().map_or(1, |(_, code)| *code);
-    count(report, title, &tally, code);
-    // Those that have to be caught are run by themselves.
-    let ignored = tally.ignored.iter();
-    for ignored in ignored.filter(|ignored| !ignored.starts_with("caught::")) {
-        report.skip(format!("{title}: {ignored}"));
-    }
-    for (_, name, reason) in left_out {
-        report.skip(format!("{title}: {name}: {reason}"));
-    }
-    step.end(report, if failure.is_none() { "ok" } else { "FAILED" });
-    if let Some((why, code)) = failure.filter(|_| tally.failed == 0) {
-        let place = tally.place();
-        report.fail(
-            format!("{title}: {why}{place}: `{}`", display(&command)),
-            code,
-        );
-    }
-    Ok(())
-}
-
-/// Whether a line is of a test that passed within ten seconds: `test NAME ... ok <1.234s>`.
-fn is_quick_pass(line: &str) -> bool {
-    let passed = line.strip_prefix("test ");
-    let Some((_, time)) = passed.and_then(|test| test.split_once(" ... ok")) else {
-        return false;
-    };
-    let seconds = time.trim().trim_start_matches('<').trim_end_matches("s>");
-    !seconds.parse().is_ok_and(|seconds: f64| seconds >= 10.0)
-}
-
-/// Whether `cargo +nightly ARGS` succeeds.
-pub(crate) fn has(args: &[&str]) -> bool {
-    succeeds(&mut nightly(args))
+    command.args(["--", "--test-threads=1"]).args(filters);
+    counted(report, title, &mut command, LIMITS, |ignored| {
+        !ignored.starts_with("caught::")
+    })
 }
 
 #[cfg(test)]
@@ -174,14 +116,5 @@ mod tests {
             let mut installed = text.split("toolchain install ").skip(1);
             assert!(installed.any(|words| words.starts_with(PINNED)), "{file}");
         }
-    }
-
-    #[test]
-    fn only_slow_passes_are_shown() {
-        assert!(is_quick_pass("test a::b ... ok <9.999s>"));
-        assert!(is_quick_pass("test a::b ... ok"));
-        assert!(!is_quick_pass("test a::b ... ok <12.345s>"));
-        assert!(!is_quick_pass("test a::b ... FAILED <0.001s>"));
-        assert!(!is_quick_pass("test a::b - should panic ... ignored, why"));
     }
 }

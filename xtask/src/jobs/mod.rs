@@ -23,8 +23,6 @@ pub(crate) struct Job {
     pub(crate) name: String,
     /// The folder it runs in.
     pub(crate) dir: String,
-    /// Variables added to its environment, as `NAME=VALUE`.
-    pub(crate) env: Vec<String>,
     /// How long it may take.
     pub(crate) limit: Duration,
     /// The programs: one; or a server and its clients, which start once it listens on [`PORT`]. The words
@@ -39,11 +37,9 @@ impl Job {
     /// Programs that run in the workspace's folder.
     pub(crate) fn new(name: String, limit: Duration, commands: Vec<Vec<String>>) -> Self {
         let dir = workspace::root().display().to_string();
-        let env = Vec::new();
         Self {
             name,
             dir,
-            env,
             limit,
             commands,
         }
@@ -62,8 +58,8 @@ impl Job {
             self.limit.as_secs().max(1)
         );
         for command in &self.commands {
-            let mut text = format!("cd {} && exec env", quoted(&self.dir));
-            for word in self.env.iter().chain(command) {
+            let mut text = format!("cd {} && exec", quoted(&self.dir));
+            for word in command {
                 text += &match word.as_str() {
                     "{device}" => " \"$VERBS_DEVICE\"".to_owned(),
                     "{peer}" => " \"$VERBS_PEER_DEVICE\"".to_owned(),
@@ -349,13 +345,16 @@ mod tests {
 
     /// How jobs of these scripts end, and the lines that they print.
     fn ran(scripts: &[&str]) -> (Result<(), (u8, String)>, Vec<String>) {
-        let words = |script: &&str| ["bash", "-c", script, "{device}"].map(str::to_owned).into();
-        let mut job = Job::new(
+        let words = |script: &&str| {
+            ["bash", "-c", script, "{device}", "b 'c"]
+                .map(str::to_owned)
+                .into()
+        };
+        let job = Job::new(
             "it's one".into(),
             Duration::from_secs(1),
             scripts.iter().map(words).collect(),
         );
-        job.env.push("WORD=b 'c".into());
         let limits = Limits {
             total: Duration::from_secs(60),
             silence: Duration::from_secs(60),
@@ -380,7 +379,7 @@ mod tests {
 
     #[test]
     fn jobs_get_words_as_they_are_and_end_with_the_first_failure_or_at_their_limit() {
-        let (end, lines) = ran(&["echo \"$WORD, $0\"; printf open; exit 7"]);
+        let (end, lines) = ran(&["echo \"$1, $0\"; printf open; exit 7"]);
         assert_eq!(lines, ["b 'c, rxe 0", "open"]);
         assert_eq!(end, Err((7, "ended with 7".into())));
         assert_eq!(ran(&["true"]).0, Ok(()));

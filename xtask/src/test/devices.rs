@@ -85,11 +85,7 @@ impl Program {
     /// The job that runs the tests which `args` choose.
     fn job(&self, name: String, driver: Driver, args: &[&str]) -> Job {
         let Artifact {
-            package,
-            version,
-            dir,
-            executable,
-            ..
+            dir, executable, ..
         } = &self.artifact;
         let threads = match driver {
             // Some wait for 10 s there until a peer has been given up: together they take half the time.
@@ -100,42 +96,28 @@ impl Program {
         let fixed = ["--ignored", "--show-output", &threads];
         let program = executable.display().to_string();
         let words = fixed.iter().chain(args).map(|arg| (*arg).to_owned());
-        let dir = dir.display();
+        let commands = vec![std::iter::once(program).chain(words).collect()];
         Job {
-            name,
-            env: vec![
-                format!("CARGO_MANIFEST_DIR={dir}"),
-                format!("CARGO_MANIFEST_PATH={dir}/Cargo.toml"),
-                format!("CARGO_PKG_NAME={package}"),
-                format!("CARGO_PKG_VERSION={version}"),
-            ],
-            dir: dir.to_string(),
-            limit: LIMIT,
-            commands: vec![std::iter::once(program).chain(words).collect()],
+            dir: dir.display().to_string(),
+            ..Job::new(name, LIMIT, commands)
         }
     }
 }
 
 /// Runs all device tests whose name contains `filter`.
-pub(super) fn tests(
-    report: &mut Report,
-    options: &Options,
-    filter: Option<&str>,
-) -> Result<(), Error> {
+pub(super) fn tests(report: &mut Report, options: &Options, filter: Option<&str>) {
     let step = report.start("device tests");
-    let before = report.failures();
-    let programs = match programs(filter) {
-        Ok(programs) => programs,
-        Err(error) => {
-            report.fail(format!("device tests: {error}"), error.code());
-            step.end(report, "FAILED");
-            return Ok(());
-        }
-    };
-    if programs.is_empty() && filter.is_none() {
-        report.fail("device tests: there are none", 1);
+    if let Err(error) = all(report, options, filter) {
+        report.fail(format!("device tests: {error}"), error.code());
     }
-    let mut programs = programs;
+    step.end(report);
+}
+
+fn all(report: &mut Report, options: &Options, filter: Option<&str>) -> Result<(), Error> {
+    let mut programs = programs(filter)?;
+    if programs.is_empty() && filter.is_none() {
+        return Err(Error::new("there are none"));
+    }
     let is_part = options.way == Way::Auto && options.driver == Driver::Rxe;
     if is_part || options.way == Way::User {
         programs = user_space(report, options, programs)?;
@@ -147,14 +129,6 @@ pub(super) fn tests(
     if options.driver == Driver::Rxe {
         second_driver(report, &kernel, programs, is_part)?;
     }
-    step.end(
-        report,
-        if report.failures() == before {
-            "ok"
-        } else {
-            "FAILED"
-        },
-    );
     Ok(())
 }
 
@@ -421,7 +395,6 @@ mod tests {
         let program = Program {
             artifact: Artifact {
                 package: "core".into(),
-                version: "0.1.0".into(),
                 dir: "/w/core".into(),
                 target: "device".into(),
                 kind: "test".into(),
@@ -432,7 +405,6 @@ mod tests {
         };
         let job = program.job(program.name(), Driver::Rxe, &["--exact", "a"]);
         assert_eq!(job.dir, "/w/core");
-        assert!(job.env.contains(&"CARGO_MANIFEST_DIR=/w/core".to_owned()));
         assert_eq!(job.commands[0][0], "/t/device-1");
         assert!(job.commands[0].contains(&"--ignored".to_owned()));
     }

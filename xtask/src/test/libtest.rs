@@ -1,7 +1,5 @@
 //! Reads what Rust's test programs print, line by line: what passed, failed, or was skipped.
 
-use std::collections::BTreeSet;
-
 use crate::stream::End;
 
 /// Output so far of one test program, or of several one after the other.
@@ -23,8 +21,6 @@ pub(crate) struct Tally {
     pub(crate) results: usize,
     /// The test that has started and not ended.
     pub(crate) running: Option<String>,
-    /// Records of tests for the guide's table of faults.
-    pub(crate) faults: BTreeSet<String>,
     /// Tests that printed how long they took, in milliseconds.
     pub(crate) took: Vec<(u64, String)>,
     /// How many tests have ended one way or another.
@@ -43,9 +39,7 @@ impl Tally {
         }
         // The first words of a test that cargo-nextest runs follow its name.
         let words = line.split_once(" ... ").map_or(line, |(_, words)| words);
-        let is_record = ["SKIPPED ", "FAULT ", "TOOK "]
-            .iter()
-            .any(|record| words.starts_with(record));
+        let is_record = words.starts_with("SKIPPED ") || words.starts_with("TOOK ");
         let line = if is_record { words } else { line };
         if line == "successes:" {
             self.in_successes = true;
@@ -65,8 +59,6 @@ impl Tally {
         }
         if let Some(skipped) = skipped {
             self.skipped.push(skipped.to_owned());
-        } else if let Some(fault) = line.strip_prefix("FAULT ") {
-            self.faults.insert(fault.to_owned());
         } else if let Some(test) = line.strip_prefix("test ") {
             self.test(test);
         }

@@ -3,11 +3,11 @@
 use std::process::Command;
 use std::time::Duration;
 
-use super::libtest::Tally;
+use super::libtest::{Tally, starting};
 use super::report::Report;
 use crate::error::Error;
 use crate::packages::VALGRIND;
-use crate::process::{display, output, quietly, succeeds};
+use crate::process::{display, output, succeeds};
 use crate::stream::{self, Limits, Text};
 use crate::{release, tidy, workspace};
 
@@ -26,12 +26,11 @@ pub(crate) fn checks(report: &mut Report) -> Result<(), Error> {
     let [complaints, unchecked] = tidy::complaints()?;
     if complaints.is_empty() {
         report.pass(1);
-        step.end(report, "ok");
     } else {
         report.line(&tidy::report(&complaints));
         report.fail("tidy", 1);
-        step.end(report, "FAILED");
     }
+    step.end(report);
     for unchecked in unchecked {
         report.skip(format!("tidy: {unchecked}"));
     }
@@ -99,7 +98,8 @@ fn nextest(report: &mut Report, title: &str, args: &[&str], filters: &[&str]) ->
         .args(args)
         .args(filters)
         .current_dir(workspace::root());
-    counted(report, title, &mut command, false)
+    // The device tests come later.
+    counted(report, title, &mut command, LIMITS, |_| false)
 }
 
 /// Runs `cargo test` with `args` as one step, and counts its tests.
@@ -115,15 +115,19 @@ pub(super) fn libtest(
         .args(args)
         .args(["--", "--show-output"])
         .args(filters);
-    counted(report, title, &mut command, counts_ignored)
+    // A doctest's name ends so; the device tests come later.
+    counted(report, title, &mut command, LIMITS, |ignored| {
+        counts_ignored || ignored.contains(" (line ")
+    })
 }
 
-/// Runs `command` as one step, and counts the tests that it runs.
-fn counted(
+/// Runs `command` as one step, and counts the tests that it runs, and those of the ignored ones that are skipped.
+pub(crate) fn counted(
     report: &mut Report,
     title: &str,
     command: &mut Command,
-    counts_ignored: bool,
+    limits: Limits,
+    is_skipped: impl Fn(&str) -> bool,
 ) -> Result<(), Error> {
     let step = report.start(title);
     let mut tally = Tally::default();
@@ -131,28 +135,35 @@ fn counted(
     command
         .env("RUST_TEST_THREADS", "4")
         .env("NEXTEST_TEST_THREADS", "4");
-    let end = stream::run_shown(command, LIMITS, |text| {
-        if let Text::Line(line) = text {
+    let end = stream::run_shown(command, limits, |text| match text {
+        Text::Line(line) => {
             if tally.line(line) {
                 report.line(line);
             }
             step.doing(&tally.progress());
         }
+        Text::Partial(text) => {
+            if let Some(test) = starting(text) {
+                step.doing(&format!("{}, {test}", tally.progress()));
+            }
+        }
+        _ => {}
     })?;
     let failure = tally.failure(&end);
     let code = failure.as_ref().map_or(1, |(_, code)| *code);
     count(report, title, &tally, code);
-    for ignored in &tally.ignored {
-        // A doctest's name ends so; the device tests come later.
-        if counts_ignored || ignored.contains(" (line ") {
-            report.skip(ignored.clone());
-        }
+    for ignored in tally.ignored.iter().filter(|ignored| is_skipped(ignored)) {
+        report.skip(format!("{title}: {ignored}"));
     }
-    step.end(report, if failure.is_none() { "ok" } else { "FAILED" });
     if let Some((why, code)) = failure.filter(|_| tally.failed == 0) {
         // More than failed tests, which are counted by name: nothing was run, or it broke off.
-        report.fail(format!("{title}: {why}{}", tally.place()), code);
+        let place = tally.place();
+        report.fail(
+            format!("{title}: {why}{place}: `{}`", display(command)),
+            code,
+        );
     }
+    step.end(report);
     Ok(())
 }
 
@@ -181,7 +192,6 @@ pub(super) fn waits(report: &mut Report) -> Result<(), Error> {
 /// Counts what test programs printed; `name` is what ran them.
 pub(crate) fn count(report: &mut Report, name: &str, tally: &Tally, code: u8) {
     report.pass(tally.passed.saturating_sub(tally.skipped.len()));
-    report.faults.extend(tally.faults.iter().cloned());
     report.took.extend(tally.took.iter().cloned());
     for skipped in &tally.skipped {
         report.skip_printed(skipped.clone());
@@ -201,77 +211,24 @@ pub(crate) fn docs(report: &mut Report) -> Result<(), Error> {
     step(report, "cargo doc", &mut command)
 }
 
-/// Licences, sources and advisories of the dependencies, where `cargo deny` is installed.
+/// Licences, sources and advisories of the dependencies. The advisories are fetched.
 pub(crate) fn deny(report: &mut Report) -> Result<(), Error> {
-    if !succeeds(&mut workspace::cargo(&["deny", "--version"])) {
-        report.lacks("cargo deny: not installed here (cargo install --locked cargo-deny)");
-        return Ok(());
-    }
-    let mut command = workspace::cargo(&["deny", "check", "bans", "licenses", "sources"]);
-    step(report, "cargo deny", &mut command)?;
-    advisories(report)
-}
-
-/// Known faults of the dependencies. They are in a database that is fetched anew: all others of
-/// `cargo deny` need no network.
-fn advisories(report: &mut Report) -> Result<(), Error> {
-    const TITLE: &str = "cargo deny: advisories";
-    let running = report.start(TITLE);
-    let mut command = workspace::cargo(&["deny", "--color=never", "check", "advisories"]);
-    let quiet = quietly(&mut command, TITLE, FETCH)?;
-    let how = match quiet.end.failure() {
-        None => {
-            report.pass(1);
-            "ok"
-        }
-        Some(_) if is_unfetched(&quiet.output) => {
-            report.skip(format!(
-                "{TITLE}: their database could not be fetched, which needs the network"
-            ));
-            "skipped"
-        }
-        Some((why, code)) => {
-            report.line(quiet.output.trim_end());
-            report.fail(format!("{TITLE}: {why}: `{}`", display(&command)), code);
-            "FAILED"
-        }
-    };
-    running.end(report, how);
-    Ok(())
-}
-
-/// How long the database of advisories may take.
-const FETCH: Duration = Duration::from_secs(3 * 60);
-
-/// Whether `cargo deny` failed only because it has no database.
-fn is_unfetched(output: &str) -> bool {
-    output.contains("failed to fetch advisory database")
+    plugin(report, "deny", &["check"])
 }
 
 /// Libraries compile without a warning with none of their features, and with each alone: all other
 /// steps have all of them on.
 pub(crate) fn features(report: &mut Report) -> Result<(), Error> {
-    const ALONE: [(&str, &str); 9] = [
-        ("verbs-core", ""),
-        ("verbs-core", "dlopen"),
-        ("verbs-core", "rdmacm"),
-        ("verbs-channel", ""),
-        ("verbs-channel", "rdmacm"),
-        ("verbs-async", ""),
-        ("verbs-async", "tokio"),
-        ("verbs-async", "async-io"),
-        ("verbs-async", "rdmacm"),
+    let each = [
+        "clippy",
+        "--each-feature",
+        "--package=verbs-core",
+        "--package=verbs-channel",
+        "--package=verbs-async",
+        "--",
+        "-Dwarnings",
     ];
-    for (package, feature) in ALONE {
-        let args = ["clippy", "--no-default-features", "--package", package];
-        let mut command = workspace::cargo(&args);
-        command.args(["--features", feature, "--", "-Dwarnings"]);
-        let title = match feature {
-            "" => format!("{package} without features"),
-            feature => format!("{package} with {feature} alone"),
-        };
-        step(report, &title, &mut command)?;
-    }
+    plugin(report, "hack", &each)?;
     // Some of these are about what is not there.
     let args = ["test", "--no-default-features", "--package=verbs-channel"];
     let mut command = workspace::cargo(&args);
@@ -303,6 +260,18 @@ fn component(report: &mut Report, name: &str, title: &str, args: &[&str]) -> Res
     Ok(())
 }
 
+/// Runs a plugin of cargo, if it is installed.
+pub(crate) fn plugin(report: &mut Report, name: &str, args: &[&str]) -> Result<(), Error> {
+    let title = format!("cargo {name}");
+    if succeeds(&mut workspace::cargo(&[name, "--version"])) {
+        return step(report, &title, workspace::cargo(&[name]).args(args));
+    }
+    report.lacks(format!(
+        "{title}: not installed here (cargo install --locked cargo-{name})"
+    ));
+    Ok(())
+}
+
 /// Runs one command as one step that passes or fails.
 pub(crate) fn step(report: &mut Report, title: &str, command: &mut Command) -> Result<(), Error> {
     let step = report.start(title);
@@ -312,29 +281,11 @@ pub(crate) fn step(report: &mut Report, title: &str, command: &mut Command) -> R
         }
     })?;
     match end.failure() {
-        None => {
-            report.pass(1);
-            step.end(report, "ok");
-        }
+        None => report.pass(1),
         Some((why, code)) => {
             report.fail(format!("{title}: {why}: `{}`", display(command)), code);
-            step.end(report, "FAILED");
         }
     }
+    step.end(report);
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::is_unfetched;
-
-    #[test]
-    fn an_advisory_is_no_missing_database() {
-        assert!(is_unfetched(
-            "[ERROR] failed to fetch advisory database https://x/db with cli: failed to clone"
-        ));
-        assert!(!is_unfetched(
-            "error[vulnerability]: data is read twice\n   ┌─ Cargo.lock:9:1"
-        ));
-    }
 }

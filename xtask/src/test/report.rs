@@ -1,6 +1,6 @@
 //! The result of a run of tests, counted from what really happened.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 use crate::progress::{self, Progress};
@@ -18,8 +18,6 @@ pub(crate) struct Report {
     code: Option<u8>,
     /// Whether a missing tool is a failure.
     is_strict: bool,
-    /// Records of tests for the guide's table of faults.
-    pub(super) faults: BTreeSet<String>,
     /// Tests on devices, and how many milliseconds each took.
     pub(super) took: Vec<(u64, String)>,
     /// The lines of a report that prints nothing by itself.
@@ -55,7 +53,6 @@ impl Report {
         self.skipped.extend(other.skipped);
         self.printed.extend(other.printed);
         self.code = self.code.or(other.code);
-        self.faults.extend(other.faults);
     }
 
     /// Prints a line.
@@ -75,6 +72,7 @@ impl Report {
         Step {
             name,
             start: Instant::now(),
+            failed: self.failed.len(),
             progress: self.collected.is_none().then(|| Progress::of(name)),
         }
     }
@@ -115,11 +113,6 @@ impl Report {
     /// The same as [`skip`](Self::skip) for something whose `NAME: REASON` was printed when it was skipped.
     pub(crate) fn skip_printed(&mut self, what: impl Into<String>) {
         self.printed.push(what.into());
-    }
-
-    /// How many things have failed so far.
-    pub(crate) fn failures(&self) -> usize {
-        self.failed.len()
     }
 
     /// Whether nothing at all was counted.
@@ -172,6 +165,8 @@ impl Report {
 pub(crate) struct Step<'a> {
     name: &'a str,
     start: Instant,
+    /// The failures before it.
+    failed: usize,
     progress: Option<Progress>,
 }
 
@@ -183,8 +178,12 @@ impl Step<'_> {
         }
     }
 
-    /// Says how the step ended and how long it took.
-    pub(crate) fn end(self, report: &mut Report, how: &str) {
+    /// Says whether anything has failed since the step began, and how long it took.
+    pub(crate) fn end(self, report: &mut Report) {
+        let how = match report.failed.len() > self.failed {
+            true => "FAILED",
+            false => "ok",
+        };
         let seconds = self.start.elapsed().as_secs_f32();
         report.line(&format!("<== {}: {how} ({seconds:.1} s)", self.name));
     }
@@ -244,7 +243,7 @@ mod tests {
         other.skip("odp: no such device");
         other.skip_printed("atomics: no such device");
         other.fail("docs", 3);
-        step.end(&mut other, "FAILED");
+        step.end(&mut other);
         report.add(other);
         let lines = report.collected.clone().unwrap();
         assert!(lines.starts_with("==> docs\n<== docs: FAILED ("), "{lines}");

@@ -5,16 +5,13 @@
 //!
 //! One end of a pair of links is in a network namespace, as the kernel's soft-RoCE has port 4791 of a whole one.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use soft_roce::{Driver, Options, Way};
 
-use super::devices;
 use super::interop::step;
 use super::report::Report;
 use crate::jobs::Job;
-use crate::workspace;
 
 /// The addresses of the kernel's end, and of the card in user space.
 const ADDRESSES: [&str; 2] = ["10.20.0.1", "10.20.0.2"];
@@ -31,65 +28,52 @@ const UP: &str = "ip netns add user && ip link add w0 mtu 4200 type veth peer na
 const LOSS: &str = "tc qdisc replace dev w0 root netem loss 1% && \
     ip netns exec user tc qdisc replace dev w1 root netem loss 1%";
 
-/// A conversation on the wire: one of the programs is C's if the options begin with `-g`, which it needs.
-#[derive(Clone, Copy)]
-struct Case {
-    program: &'static str,
-    /// The options of both ends.
-    options: &'static str,
-    /// Further ones of the client.
-    client: &'static str,
-}
+/// How the names of all conversations begin.
+const NAME: &str = "wire: ";
 
-/// Who serves in a conversation, and where C's program is, if one of them is.
-#[derive(Clone, Copy)]
-struct Roles {
-    kernel_serves: bool,
-    c_in_user_space: bool,
-}
-
-/// Those that are run by default; in an emulated kernel each takes a second or two.
-const FEW: [Case; 7] = [
-    Case::new("rc_pingpong", "-g 1 -c -m 4096 -s 20000 -n 50", ""),
-    Case::new("uc_pingpong", "-g 1 -c -m 1024 -s 4096 -n 100", ""),
-    Case::new("srq_pingpong", "-g 1 -c -m 1024 -s 4096 -n 100", ""),
-    Case::new("ud_pingpong", "-g 1 -c -s 1024 -n 100", ""),
-    Case::new("rdma_read_write", "-s 1 -s 4096 -s 1048576 -n 8", ""),
-    Case::new("atomic_counter", "-n 100", ""),
-    Case::new("perf", "--cm", "--op send -s 10000 --check -n 100"),
+/// The conversations that are run by default, each a program with the options of both ends; in an emulated kernel each takes a
+/// second or two. One of the programs is C's if the options begin with `-g`, which it needs.
+const FEW: [&str; 7] = [
+    "rc_pingpong -g 1 -c -m 4096 -s 20000 -n 50",
+    "uc_pingpong -g 1 -c -m 1024 -s 4096 -n 100",
+    "srq_pingpong -g 1 -c -m 1024 -s 4096 -n 100",
+    "ud_pingpong -g 1 -c -s 1024 -n 100",
+    "rdma_read_write -s 1 -s 4096 -s 1048576 -n 8",
+    "atomic_counter --clients 1 -n 100",
+    "perf --cm --op send -s 10000 --check -n 100",
 ];
 
 /// The others. A datagram is one packet; messages of unreliable queue pairs are no longer than the kernel's queues.
-const MORE: [Case; 19] = [
-    Case::new("rc_pingpong", "-g 1 -c -m 1024 -s 4096 -n 100", ""),
-    Case::new("rc_pingpong", "-g 1 -c -m 1024 -s 1 -n 100", ""),
-    Case::new("rc_pingpong", "-g 1 -c -m 1024 -s 1048576 -n 4", ""),
-    Case::new("rc_pingpong", "-g 1 -c -m 256 -s 20000 -n 50", ""),
-    Case::new("rc_pingpong", "-g 1 -c -m 512 -s 20000 -n 50", ""),
-    Case::new("rc_pingpong", "-g 1 -c -m 2048 -s 20000 -n 50", ""),
-    Case::new("uc_pingpong", "-g 1 -c -m 1024 -s 1 -n 100", ""),
-    Case::new("uc_pingpong", "-g 1 -c -m 1024 -s 65536 -n 20", ""),
-    Case::new("srq_pingpong", "-g 1 -c -m 1024 -s 1 -n 100", ""),
+const MORE: [&str; 19] = [
+    "rc_pingpong -g 1 -c -m 1024 -s 4096 -n 100",
+    "rc_pingpong -g 1 -c -m 1024 -s 1 -n 100",
+    "rc_pingpong -g 1 -c -m 1024 -s 1048576 -n 4",
+    "rc_pingpong -g 1 -c -m 256 -s 20000 -n 50",
+    "rc_pingpong -g 1 -c -m 512 -s 20000 -n 50",
+    "rc_pingpong -g 1 -c -m 2048 -s 20000 -n 50",
+    "uc_pingpong -g 1 -c -m 1024 -s 1 -n 100",
+    "uc_pingpong -g 1 -c -m 1024 -s 65536 -n 20",
+    "srq_pingpong -g 1 -c -m 1024 -s 1 -n 100",
     // Sixteen queue pairs, as by default, have a thousand packets on their way, for which an emulated kernel may need
     // longer than all retries take.
-    Case::new("srq_pingpong", "-g 1 -c -m 1024 -s 65536 -n 20 -q 4", ""),
-    Case::new("ud_pingpong", "-g 1 -c -s 1 -n 100", ""),
-    Case::new("ud_pingpong", "-g 1 -c -s 2048 -n 100", ""),
-    Case::new("rdma_read_write", "-s 65536 -n 8", ""),
-    Case::new("perf", "", "--op send -s 10000 --check -n 100"),
-    Case::new("perf", "", "--op write -s 10000 --check -n 100"),
-    Case::new("perf", "", "--op write-imm -s 10000 --check -n 100"),
-    Case::new("perf", "", "--op read -s 10000 --check -n 100"),
-    Case::new("perf", "", "--op cas --check -n 100"),
-    Case::new("perf", "", "--op faa --check -n 100"),
+    "srq_pingpong -g 1 -c -m 1024 -s 65536 -n 20 -q 4",
+    "ud_pingpong -g 1 -c -s 1 -n 100",
+    "ud_pingpong -g 1 -c -s 2048 -n 100",
+    "rdma_read_write -s 65536 -n 8",
+    "perf --op send -s 10000 --check -n 100",
+    "perf --op write -s 10000 --check -n 100",
+    "perf --op write-imm -s 10000 --check -n 100",
+    "perf --op read -s 10000 --check -n 100",
+    "perf --op cas --check -n 100",
+    "perf --op faa --check -n 100",
 ];
 
 /// Those on a wire that loses packets.
-const LOSSY: [Case; 4] = [
-    Case::new("rc_pingpong", "-g 1 -c -m 1024 -s 65536 -n 20", ""),
-    Case::new("srq_pingpong", "-g 1 -c -m 1024 -s 4096 -n 100", ""),
-    Case::new("rdma_read_write", "-s 1 -s 4096 -s 1048576 -n 8", ""),
-    Case::new("atomic_counter", "-n 100", ""),
+const LOSSY: [&str; 4] = [
+    "rc_pingpong -g 1 -c -m 1024 -s 65536 -n 20",
+    "srq_pingpong -g 1 -c -m 1024 -s 4096 -n 100",
+    "rdma_read_write -s 1 -s 4096 -s 1048576 -n 8",
+    "atomic_counter --clients 1 -n 100",
 ];
 
 /// Programs of rdma-core that connect by `rdma_cm`: the server's command, and the client's without the address. Only the first
@@ -101,48 +85,105 @@ const MANAGED: [(&str, &str); 4] = [
     ("rdma_server", "rdma_client -s"),
 ];
 
-/// The conversations without loss, and those with loss.
-fn cases(all: bool) -> [Vec<Case>; 2] {
-    let (more, lossy) = if all {
-        (&MORE[..], &LOSSY[..])
-    } else {
-        (&[][..], &[][..])
-    };
-    [[&FEW[..], more].concat(), lossy.to_vec()]
-}
-
-/// Each conversation with all roles; without `all`, C's program is in the kernel's part.
-fn played(cases: &[Case], all: bool) -> impl Iterator<Item = (Case, Roles)> {
-    let roles = [(true, false), (false, false), (true, true), (false, true)];
-    let roles = roles.map(|(kernel_serves, c_in_user_space)| Roles {
-        kernel_serves,
-        c_in_user_space,
-    });
-    let wanted = move |case: &Case, roles: &Roles| !roles.c_in_user_space || case.has_c() && all;
-    let played = cases
+/// Runs the conversations whose name contains `filter`: all of them, or a few.
+pub(super) fn tests(report: &mut Report, options: &Options, filter: Option<&str>, all: bool) {
+    let is_wanted = |job: &Job| filter.is_none_or(|filter| job.name.contains(filter));
+    let is_test = |job: &Job| job.name.starts_with(NAME);
+    if !jobs("", all)
         .iter()
-        .flat_map(move |case| roles.map(|roles| (*case, roles)));
-    played.filter(move |(case, roles)| wanted(case, roles))
+        .any(|job| is_test(job) && is_wanted(job))
+    {
+        return;
+    }
+    let (mut guest, mut user) = (options.clone(), options.clone());
+    (guest.way, guest.driver) = (Way::Guest, Driver::Rxe);
+    (user.way, user.driver) = (Way::User, Driver::Rxe);
+    let jobs = soft_roce::library(&user).map(|library| {
+        let mut jobs = jobs(&library.display().to_string(), all);
+        jobs.retain(|job| !is_test(job) || is_wanted(job));
+        jobs
+    });
+    step(report, "wire", &guest, jobs);
 }
 
-/// The conversations by `rdma_cm`, by their names: the client tries again until the server listens.
-fn managed(library: &str, all: bool) -> impl Iterator<Item = Job> {
-    let wanted = MANAGED
-        .into_iter()
-        .take(if all { MANAGED.len() } else { 1 });
-    let both = wanted.flat_map(|it| [(it, true), (it, false)]);
-    both.map(move |((serves, asks), kernel_serves)| {
-        let user = in_user_space(library);
-        let (server, client, address, ends) = match kernel_serves {
-            true => ("", &*user, ADDRESSES[0], "user space to the kernel"),
-            false => (&*user, "", ADDRESSES[1], "the kernel to user space"),
-        };
-        let program = asks.split(' ').next().unwrap_or(asks);
-        let script = format!(
-            "{server} {serves} & until sleep 1; {client} {asks} {address}; do kill -0 $! || exit 1; done; wait $!"
+/// The job that makes the wire, and the conversations on it; `library` is the folder of the one for devices in user space.
+fn jobs(library: &str, all: bool) -> Vec<Job> {
+    let mut jobs = vec![shell("the wire between a kernel and user space".into(), UP)];
+    for (serves, asks) in &MANAGED[..if all { MANAGED.len() } else { 1 }] {
+        jobs.extend(
+            [true, false].map(|kernel_serves| managed(serves, asks, library, kernel_serves)),
         );
-        shell(&format!("wire: {program}, {ends}"), &script)
-    })
+    }
+    let cases = |cases: &'static [&str]| cases.iter().flat_map(|case| roles(case, library, all));
+    jobs.extend(cases(&FEW));
+    if all {
+        jobs.extend(cases(&MORE));
+        jobs.push(shell("the wire loses packets".into(), LOSS));
+        jobs.extend(cases(&LOSSY).map(|mut job| {
+            job.name += ", with loss";
+            job
+        }));
+    }
+    jobs
+}
+
+/// A conversation by `rdma_cm`: the client tries again until the server listens.
+fn managed(serves: &str, asks: &str, library: &str, kernel_serves: bool) -> Job {
+    let user = in_user_space(library);
+    let (server, client) = match kernel_serves {
+        true => ("", &*user),
+        false => (&*user, ""),
+    };
+    let (ends, address) = ends(kernel_serves);
+    let program = asks.split(' ').next().unwrap_or(asks);
+    let script = format!(
+        "{server} {serves} & until sleep 1; {client} {asks} {address}; do kill -0 $! || exit 1; done; wait $!"
+    );
+    shell(format!("{NAME}{program}, {ends}"), &script)
+}
+
+/// A conversation in all roles; without `all`, C's program is in the kernel's part.
+fn roles(case: &'static str, library: &str, all: bool) -> Vec<Job> {
+    let (program, options) = case.split_once(' ').unwrap_or((case, ""));
+    let (c, ours) = (format!("ibv_{program}"), format!("{{{program}}}"));
+    let has_c = options.starts_with("-g");
+    let mut jobs = Vec::new();
+    for (kernel_serves, c_in_user_space) in
+        [(true, false), (false, false), (true, true), (false, true)]
+    {
+        let [in_kernel, in_user] = match (has_c, c_in_user_space) {
+            (true, false) => [&c, &ours],
+            (true, true) if all => [&ours, &c],
+            (false, false) => [&ours, &ours],
+            _ => continue,
+        };
+        let kernel = format!("{in_kernel} -d wire0 {options}");
+        let user = format!("{} {in_user} -d soft0 {options}", in_user_space(library));
+        let (server, client) = match kernel_serves {
+            true => (kernel, user),
+            false => (user, kernel),
+        };
+        let (ends, address) = ends(kernel_serves);
+        let c = if c_in_user_space {
+            ", C in user space"
+        } else {
+            ""
+        };
+        let words = |line: String| line.split_whitespace().map(str::to_owned).collect();
+        jobs.push(job(
+            format!("{NAME}{case}, {ends}{c}"),
+            vec![words(server), words(format!("{client} {address}"))],
+        ));
+    }
+    jobs
+}
+
+/// Who asks whom, and the address of the one that is asked.
+const fn ends(kernel_serves: bool) -> (&'static str, &'static str) {
+    match kernel_serves {
+        true => ("user space to the kernel", ADDRESSES[0]),
+        false => ("the kernel to user space", ADDRESSES[1]),
+    }
 }
 
 /// The words before a command that runs at the end in user space.
@@ -152,130 +193,8 @@ fn in_user_space(library: &str) -> String {
 }
 
 /// A job of one script.
-fn shell(name: &str, script: &str) -> Job {
-    job(
-        name.to_owned(),
-        vec![["sh", "-c", script].map(str::to_owned).to_vec()],
-    )
-}
-
-/// The names of all conversations.
-fn names(all: bool) -> impl Iterator<Item = String> {
-    let cases = cases(all).into_iter();
-    let managed = managed("", all).map(|job| job.name);
-    managed.chain(cases.flat_map(move |cases| {
-        let played = played(&cases, all).map(|(case, roles)| case.name(roles));
-        played.collect::<Vec<_>>()
-    }))
-}
-
-/// Runs the conversations whose name contains `filter`: all of them, or a few.
-pub(super) fn tests(report: &mut Report, options: &Options, filter: Option<&str>, all: bool) {
-    let mut names = names(all);
-    let wanted = |name: &str| filter.is_none_or(|filter| name.contains(filter));
-    if !names.any(|name| wanted(&name)) {
-        return;
-    }
-    let mut guest = options.clone();
-    (guest.way, guest.driver) = (Way::Guest, Driver::Rxe);
-    step(report, "wire", &guest, || {
-        let mut user = options.clone();
-        (user.way, user.driver) = (Way::User, Driver::Rxe);
-        let library = soft_roce::library(&user)?.display().to_string();
-        let examples = devices::built()?;
-        let mut ours = BTreeMap::new();
-        for case in cases(all).iter().flatten() {
-            let program = workspace::example(&examples, case.program)?;
-            ours.insert(case.program, program.display().to_string());
-        }
-        let [plain, lossy] = cases(all);
-        let jobs = |cases: &[Case], how: &str| -> Vec<Job> {
-            let jobs = played(cases, all).map(|(case, roles)| {
-                let mut job = case.job(&library, &ours[case.program], roles);
-                job.name += how;
-                job
-            });
-            jobs.filter(|job| wanted(&job.name)).collect()
-        };
-        let mut run = vec![shell("the wire between a kernel and user space", UP)];
-        run.extend(managed(&library, all).filter(|job| wanted(&job.name)));
-        run.extend(jobs(&plain, ""));
-        let lossy = jobs(&lossy, ", with loss");
-        if !lossy.is_empty() {
-            run.push(shell("the wire loses packets", LOSS));
-        }
-        run.extend(lossy);
-        Ok(run)
-    });
-}
-
-impl Case {
-    const fn new(program: &'static str, options: &'static str, client: &'static str) -> Self {
-        Self {
-            program,
-            options,
-            client,
-        }
-    }
-
-    /// Whether one of the programs is C's.
-    fn has_c(&self) -> bool {
-        self.options.starts_with("-g")
-    }
-
-    fn name(&self, roles: Roles) -> String {
-        let Self {
-            program,
-            options,
-            client,
-            ..
-        } = self;
-        let (serves, asks) = match roles.kernel_serves {
-            true => ("the kernel", "user space"),
-            false => ("user space", "the kernel"),
-        };
-        let words = format!("wire: {program} {options} {client}");
-        let c = match roles.c_in_user_space {
-            true => ", C in user space",
-            false => "",
-        };
-        format!("{}, {asks} to {serves}{c}", words.trim_end())
-    }
-
-    fn job(&self, library: &str, ours: &str, roles: Roles) -> Job {
-        let kernel_serves = roles.kernel_serves;
-        let c = format!("ibv_{}", self.program);
-        let [in_kernel, program] = match (self.has_c(), roles.c_in_user_space) {
-            (true, false) => [&c, ours],
-            (true, true) => [ours, &c],
-            (false, _) => [ours, ours],
-        };
-        let kernel = format!("{in_kernel} -d wire0");
-        let user = format!("{} {program} -d soft0", in_user_space(library));
-        let ends = match kernel_serves {
-            true => [kernel, user],
-            false => [user, kernel],
-        };
-        let address = ADDRESSES[usize::from(!kernel_serves)];
-        let words = |line: String| line.split_whitespace().map(str::to_owned).collect();
-        let [server, client] = ends;
-        let clients = match self.program {
-            "atomic_counter" => "--clients 1",
-            _ => "",
-        };
-        let Self {
-            options,
-            client: more,
-            ..
-        } = self;
-        job(
-            self.name(roles),
-            vec![
-                words(format!("{server} {options} {clients}")),
-                words(format!("{client} {options} {more} {address}")),
-            ],
-        )
-    }
+fn shell(name: String, script: &str) -> Job {
+    job(name, vec![["sh", "-c", script].map(str::to_owned).to_vec()])
 }
 
 fn job(name: String, commands: Vec<Vec<String>>) -> Job {
@@ -284,17 +203,19 @@ fn job(name: String, commands: Vec<Vec<String>>) -> Job {
 
 #[cfg(test)]
 mod tests {
-    use super::{cases, names, played};
+    use super::jobs;
     use std::collections::BTreeSet;
 
     #[test]
     fn each_conversation_is_there_once_and_the_few_are_among_all() {
-        let [few, all] = [false, true].map(|all| names(all).collect::<Vec<_>>());
-        let [plain, _] = cases(true);
-        let played = || played(&plain, true).map(|(case, roles)| case.name(roles));
-        assert_eq!(played().collect::<BTreeSet<_>>().len(), played().count());
-        assert!(few.iter().all(|name| all.contains(name)), "{few:?}");
-        let c_serves = "user space, C in user space";
-        assert!(all.iter().any(|name| name.ends_with(c_serves)), "{all:?}");
+        let names = |all| jobs("", all).into_iter().map(|job| job.name);
+        let every: BTreeSet<String> = names(true).collect();
+        assert_eq!(every.len(), names(true).count());
+        assert!(names(false).all(|name| every.contains(&name)));
+        let c_serves = "the kernel to user space, C in user space";
+        assert!(
+            every.iter().any(|name| name.ends_with(c_serves)),
+            "{every:?}"
+        );
     }
 }

@@ -1,7 +1,7 @@
-//! Records of the faults that tests see: the guide's table of faults is made of them.
+//! The faults that tests see are those of the guide's table of faults.
 //!
-//! A test that causes a fault records what the user sees of it on a layer, and since when. It fails if the time is
-//! longer than its limit. `cargo xtask test` compares the records of all tests with the table.
+//! A test that causes a fault says what the user sees of it on a layer, and since when. It fails if the table has no such
+//! row, or if the time is longer than its limit.
 #![expect(missing_docs, reason = "the texts of the table describe themselves")]
 
 use std::error::Error;
@@ -11,6 +11,9 @@ use std::time::{Duration, Instant};
 use verbs_core::{AckTimeout, MaxAckRetries, MinRnrTimer};
 
 use super::{is_in_user_space, is_soft, iwarp, kernel};
+
+/// The page with the table.
+const PAGE: &str = include_str!("../../../../verbs-channel/src/guide/faults.md");
 
 /// The sections of the table.
 pub const SOME_PACKETS: &str = "Some packets are lost, reordered, duplicated or damaged";
@@ -102,7 +105,7 @@ pub const SLOWER: &str = "nothing: all bytes arrive, once and in order";
 /// The symptom if nothing ends an operation.
 pub const NOTHING: &str = "nothing: operations stay in flight";
 
-/// Records what `layer` shows of `fault`, an error with its causes, as soon as it is seen; `within` limits
+/// Compares what `layer` shows of `fault`, an error with its causes, as soon as it is seen, with the table; `within` limits
 /// the time until then.
 pub fn error(fault: &str, layer: &str, error: &dyn Error, within: Within) {
     text(fault, layer, chain(error), within);
@@ -126,7 +129,7 @@ pub fn text(fault: &str, layer: &str, text: impl Display, within: Within) {
 
 /// The same for what is no error.
 ///
-/// The texts of statuses differ between devices: the records are those of soft-RoCE and of tests without a device.
+/// The texts of statuses differ between devices: the rows are those of soft-RoCE and of tests without a device.
 pub fn seen(fault: &str, layer: &str, what: &str, within: Within) {
     let has_device = std::env::var_os("VERBS_DEVICE").is_some();
     if has_device && (!is_soft() || iwarp::is_iwarp()) {
@@ -149,12 +152,50 @@ pub fn seen(fault: &str, layer: &str, what: &str, within: Within) {
         (Some(major), Some(minor)) if has_device => format!("Linux {major}.{minor}"),
         _ => "no device".to_owned(),
     };
-    println!("FAULT {place} | {fault} | {layer} | {what} | {word}");
-    println!("after {took:?}, at most {at_most:?}");
+    println!("{place}: # {fault}: {layer}: {what}: {word}: after {took:?}, at most {at_most:?}");
+    let (what, status) = without_words(what);
+    assert!(
+        has_row(fault, &[layer, &what, word, &place]),
+        "the guide's table of faults lacks: # {fault}: | {layer} | {what} | {word} | {place} |"
+    );
+    if let Some(row) = status {
+        assert!(
+            PAGE.contains(&row),
+            "the guide's table of statuses lacks: {row}"
+        );
+    }
     assert!(
         took <= at_most,
         "# {fault}, {layer}: seen after {took:?}, not within {at_most:?}: {word}"
     );
+}
+
+/// Whether a row of the section `fault` has these cells: a layer, what is seen there, the limit, and a place.
+fn has_row(fault: &str, [layer, what, word, place]: &[&str; 4]) -> bool {
+    let sections = PAGE.split("\n# ");
+    let mut rows = sections
+        .filter(|section| section.lines().next() == Some(fault))
+        .flat_map(str::lines);
+    // Nobody has made the table on another kernel.
+    let is_new = !PAGE.contains(place);
+    rows.any(|row| {
+        let row = row.strip_prefix("| ").and_then(|row| row.strip_suffix(" |"));
+        let cells: Vec<_> = row.into_iter().flat_map(|row| row.split(" | ")).collect();
+        let has = |cell: &str, one: &str| cell.split(", ").any(|each| each == one);
+        matches!(cells[..], [layers, seen, limit, places]
+            if has(layers, layer) && seen == *what && limit == *word && (is_new || has(places, place)))
+    })
+}
+
+/// A text without the words of its status, and the row of the status with its words, which are the same on each layer.
+fn without_words(what: &str) -> (String, Option<String>) {
+    const BEFORE: &str = " on QP 0x11: ";
+    let Some((before, words)) = what.trim_matches('`').split_once(BEFORE) else {
+        return (what.to_owned(), None);
+    };
+    let status = before.rsplit(' ').next().unwrap_or_default();
+    let row = format!("| `{status}` | {words} |");
+    (format!("``{before}{BEFORE}…``"), Some(row))
 }
 
 /// A text with the numbers and addresses of the guide's examples.
