@@ -15,8 +15,9 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use crate::driver::Driver;
 use crate::error::{Context as _, Error};
 use crate::packages::{self, Policy};
-use crate::process::{exit_code, kill, quietly, run as run_shown, signal_tree, succeeds, which};
-
+use crate::process::{
+    exit_code, kill, quietly, run as run_shown, run_quietly, signal_tree, succeeds, which,
+};
 use crate::signals::Signals;
 use crate::{Command, Options, TIMED_OUT, cargo, helper, say, wire};
 
@@ -106,10 +107,7 @@ pub(crate) fn down() -> Result<Vec<&'static str>, Error> {
             let modprobe = which("modprobe").unwrap_or_else(|| "modprobe".into());
             let mut unload = process::Command::new(modprobe);
             unload.args(["-r", module]);
-            let quiet = quietly(&mut unload, "unloading the kernel module", LIMIT)?;
-            if !quiet.success() {
-                return Err(quiet.error(&unload));
-            }
+            run_quietly(&mut unload, "unloading the kernel module", LIMIT)?;
             fs::remove_file(mark).context(|| format!("cannot remove {mark}"))?;
             removed.push(module);
         }

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::error::{Context as _, Error};
-use crate::process::{output, quietly, run};
+use crate::process::{output, run, run_quietly};
 use crate::progress::Progress;
 use crate::workspace;
 
@@ -174,10 +174,7 @@ fn count(program: &Path, dir: &Path, operation: &str, count: u64) -> Result<Coun
         .arg(program)
         .args([operation, &count.to_string()])
         .env("LD_LIBRARY_PATH", dir);
-    let quiet = quietly(&mut command, operation, Duration::from_secs(120))?;
-    if !quiet.success() {
-        return Err(quiet.error(&command));
-    }
+    run_quietly(&mut command, operation, Duration::from_secs(120))?;
     let profile = fs::read_to_string(&file);
     let profile = profile.context(|| format!("cannot read {}", file.display()))?;
     let library = dir.join("libibverbs.so.1").display().to_string();

@@ -10,8 +10,7 @@ use crate::error::{Context as _, Error};
 use crate::packages::system_names;
 use crate::process;
 
-use super::cache;
-use super::download::{LIMIT, download};
+use super::{LIMIT, cache};
 
 /// Packages that a kernel may be spread over; its other dependencies are for the boot of real
 /// machines.
@@ -130,7 +129,7 @@ impl Apt {
         let names = self.packages.iter().map(|package| package.name.as_str());
         let mut get = apt(self.lists, "apt-get")?;
         let get = get.arg("download").args(names).current_dir(dir);
-        download(get, label)
+        process::run_quietly(get, label, LIMIT).map(drop)
     }
 
     fn find_in(lists: Lists, query: Query) -> Result<Self, Error> {

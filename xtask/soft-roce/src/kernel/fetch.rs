@@ -2,16 +2,15 @@
 //! distribution, fetched without being installed.
 
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use crate::driver::Driver;
 use crate::error::{Context as _, Error};
-use crate::process;
+use crate::process::{self, run_quietly};
 
+use super::LIMIT;
 use super::apt::{Apt, Query};
-use super::download::{LIMIT, download};
 use super::modules::Tree;
 
 /// The parts of a kernel package that a guest, or a test in it, may use.
@@ -126,14 +125,14 @@ impl Source {
                 dnf.args(["download", "--assumeyes", "--destdir"])
                     .arg(&packages);
                 let arch = std::env::consts::ARCH;
-                download(dnf.arg("--arch").arg(arch).args(names), LABEL)?;
+                run_quietly(dnf.arg("--arch").arg(arch).args(names), LABEL, LIMIT)?;
             }
             Self::Pacman(name) => {
                 let mut pacman = Command::new("pacman");
                 pacman
                     .args(["-Sw", "--noconfirm", "--cachedir"])
                     .arg(&packages);
-                download(pacman.arg(name), LABEL)?;
+                run_quietly(pacman.arg(name), LABEL, LIMIT)?;
             }
         }
         let what = || format!("cannot read the folder {}", packages.display());
@@ -146,55 +145,29 @@ impl Source {
 
 /// Unpacks what is needed of one package.
 fn unpack(package: &Path, tree: &Path) -> Result<(), Error> {
+    const TAR: &str =
+        "tar --extract --wildcards --no-anchored --exclude='*.sig' --directory \"$TREE\"";
     let name = package.file_name().unwrap_or_default().to_string_lossy();
-    let mut tar = Command::new("tar");
-    tar.args(["--extract", "--wildcards", "--no-anchored", "--directory"]);
-    tar.arg(tree).args(["--exclude", "*.sig"]);
-    if name.ends_with(".deb") {
-        let mut dpkg = Command::new("dpkg-deb");
-        dpkg.arg("--fsys-tarfile").arg(package);
-        pipe(&mut dpkg, tar.args(PARTS))
+    let script = if name.ends_with(".deb") {
+        format!("dpkg-deb --fsys-tarfile \"$PACKAGE\" | {TAR} \"$@\"")
     } else if name.ends_with(".rpm") {
-        let mut rpm = Command::new("rpm2cpio");
-        rpm.arg(package);
-        let mut cpio = Command::new("cpio");
-        cpio.args(["--extract", "--make-directories", "--quiet"]);
-        pipe(&mut rpm, cpio.args(PARTS).current_dir(tree))
+        "cd \"$TREE\" && rpm2cpio \"$PACKAGE\" | cpio --extract --make-directories --quiet \"$@\""
+            .into()
     } else if name.contains(".pkg.tar") && !name.ends_with(".sig") {
-        let mut cat = Command::new("cat");
-        let packed = if name.ends_with(".zst") {
-            "--zstd"
-        } else {
-            "--xz"
-        };
-        pipe(cat.arg(package), tar.arg(packed).args(PARTS))
+        format!("{TAR} --file=\"$PACKAGE\" \"$@\"")
     } else {
-        Ok(())
-    }
-}
-
-/// Runs `from | to`.
-fn pipe(from: &mut Command, to: &mut Command) -> Result<(), Error> {
-    let start = |command: &Command| format!("cannot start `{}`", process::display(command));
-    from.stdin(Stdio::null()).stdout(Stdio::piped());
-    let mut source = from.spawn().context(|| start(from))?;
-    let stdout = source.stdout.take().map_or_else(Stdio::null, Stdio::from);
-    let (complaints, stderr) = io::pipe().context(|| start(to))?;
-    to.env("LC_ALL", "C")
-        .stdin(stdout)
-        .stdout(Stdio::null())
-        .stderr(stderr);
-    let sink = to.spawn().context(|| start(to));
-    // The pipes end with the children's ends of them, so that ours must go.
-    to.stdin(Stdio::null()).stderr(Stdio::null());
-    let what = || format!("cannot wait for `{}`", process::display(to));
-    let quiet = process::collect(&mut sink?, complaints, "unpacking", LIMIT).context(what)?;
-    if !quiet.success() && !only_unmatched(&quiet.output) {
-        return Err(quiet.error(to));
-    }
-    match process::wait(&mut source, LIMIT).context(|| start(from))? {
-        Some(status) if status.success() || only_unmatched(&quiet.output) => Ok(()),
-        _ => Err(Error::new(format!("`{}` failed", process::display(from)))),
+        return Ok(());
+    };
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &script, "sh"]).args(PARTS);
+    shell
+        .env("PACKAGE", package)
+        .env("TREE", tree)
+        .env("LC_ALL", "C");
+    let quiet = process::quietly(&mut shell, "unpacking", LIMIT)?;
+    match quiet.success() || only_unmatched(&quiet.output) {
+        true => Ok(()),
+        false => Err(quiet.error(&shell)),
     }
 }
 

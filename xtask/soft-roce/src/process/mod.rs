@@ -12,8 +12,8 @@ use crate::error::{Context as _, Error};
 mod runner;
 mod tree;
 
-pub use runner::{End, Limits, Quiet, quietly};
-pub(crate) use runner::{Source, collect, follow_both, kill, wait};
+pub use runner::{End, Limits, Quiet, quietly, run_quietly};
+pub(crate) use runner::{Source, follow_both, kill, wait};
 pub(crate) use tree::signal_tree;
 pub use tree::{end_children_on_signals, kill_tree, stop_here_if_ending};
 

@@ -86,20 +86,8 @@ pub(crate) enum Source {
     Stderr,
 }
 
-/// Hands on what comes from `output`, which is `child`'s, until both have ended or a limit is
-/// reached. `each` gets no bytes now and then, to show that the child is at work.
-fn follow(
-    child: &mut Child,
-    output: impl Read + Send + 'static,
-    limits: Limits,
-    mut each: impl FnMut(&[u8]),
-) -> io::Result<End> {
-    follow_both(child, output, None::<io::Empty>, limits, |_, chunk| {
-        each(chunk);
-    })
-}
-
-/// The same with what comes from `errors`, too, which does not break the silence.
+/// Hands on what comes from `output` and `errors`, which are `child`'s, until both have ended or a limit is
+/// reached; `errors` does not break the silence. `each` gets no bytes now and then, to show that the child is at work.
 pub(crate) fn follow_both(
     child: &mut Child,
     output: impl Read + Send + 'static,
@@ -191,6 +179,19 @@ impl Quiet {
     }
 }
 
+/// Runs `command` as [`quietly`] does, and returns what it wrote.
+///
+/// # Errors
+///
+/// If it cannot be started or waited for, or fails: with the last lines of its output.
+pub fn run_quietly(command: &mut Command, label: &str, limit: Duration) -> Result<String, Error> {
+    let quiet = quietly(command, label, limit)?;
+    match quiet.success() {
+        true => Ok(quiet.output),
+        false => Err(quiet.error(command)),
+    }
+}
+
 /// Runs `command` with no input and its output kept back; a line shows that it is at work.
 ///
 /// # Errors
@@ -207,27 +208,17 @@ pub fn quietly(command: &mut Command, label: &str, limit: Duration) -> Result<Qu
     // The pipe ends with the child's ends of it, so that ours must go.
     command.stdout(Stdio::null()).stderr(Stdio::null());
     let mut child = child.context(|| format!("cannot start `{}`", display(command)))?;
-    collect(&mut child, reader, label, limit).context(what)
-}
-
-/// Keeps back what `child` writes to `output`.
-pub(crate) fn collect(
-    child: &mut Child,
-    output: impl Read + Send + 'static,
-    label: &str,
-    limit: Duration,
-) -> io::Result<Quiet> {
     let _shown = Progress::unannounced(label);
     let limits = Limits {
         total: limit,
         silence: limit,
     };
     let mut bytes = Vec::new();
-    let end = follow(child, output, limits, |chunk| {
+    let end = follow_both(&mut child, reader, None::<io::Empty>, limits, |_, chunk| {
         bytes.extend_from_slice(chunk);
-    })?;
+    });
     Ok(Quiet {
-        end,
+        end: end.context(what)?,
         output: String::from_utf8_lossy(&bytes).into_owned(),
     })
 }

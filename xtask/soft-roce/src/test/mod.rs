@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use crate::error::Error;
 use crate::helper::{self, own_exe};
-use crate::process::{quietly, run as run_shown};
+use crate::process::{run as run_shown, run_quietly};
 use crate::{Command, Options, TIMED_OUT, cargo, needs, packages, say};
 pub(crate) use inside::main as inside;
 use list::List;
@@ -133,11 +133,7 @@ fn ask_cargo(args: &[OsString], test_args: &[OsString], file: &Path) -> Result<S
     }
     ask.args(["--config", &format!("target.'cfg(all())'.runner={runner}")]);
     ask.args(args).arg("--").args(test_args);
-    let quiet = quietly(&mut ask, "listing the tests", LIST)?;
-    if quiet.success() {
-        return Ok(quiet.output);
-    }
-    Err(quiet.error(&ask))
+    run_quietly(&mut ask, "listing the tests", LIST)
 }
 
 /// The variable that sets the runner of a target.
