@@ -142,7 +142,7 @@ fn managed(serves: &str, asks: &str, library: &str, kernel_serves: bool) -> Job 
     shell(format!("{NAME}{program}, {ends}"), &script)
 }
 
-/// A conversation in all roles; without `all`, C's program is in the kernel's part.
+/// A conversation in all roles; without `all`, C's program is in the kernel's part, and serves: both ends of a ping-pong do the same.
 fn roles(case: &'static str, library: &str, all: bool) -> Vec<Job> {
     let (program, options) = case.split_once(' ').unwrap_or((case, ""));
     let (c, ours) = (format!("ibv_{program}"), format!("{{{program}}}"));
@@ -152,7 +152,7 @@ fn roles(case: &'static str, library: &str, all: bool) -> Vec<Job> {
         [(true, false), (false, false), (true, true), (false, true)]
     {
         let [in_kernel, in_user] = match (has_c, c_in_user_space) {
-            (true, false) => [&c, &ours],
+            (true, false) if all || kernel_serves => [&c, &ours],
             (true, true) if all => [&ours, &c],
             (false, false) => [&ours, &ours],
             _ => continue,
