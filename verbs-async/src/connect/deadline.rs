@@ -36,7 +36,7 @@ impl Deadline {
         }
     }
 
-    /// A deadline after which a listener drops what serves the peer.
+    /// The deadline of a peer of a listener, which drops what serves the peer then.
     pub(super) fn of_listener(timeout: Duration, events: &CqEvents) -> Self {
         Self {
             has_timer: false,
@@ -69,19 +69,22 @@ impl Deadline {
         slept.map(|_none| ())
     }
 
-    /// The output of a future, or `None` if it takes longer than this, whenever the deadline is.
+    /// The output of a future, or `None` if it takes longer than `time`, which may end before the deadline or after
+    /// it. A listener ends the wait at its deadline, so one that would last until then has no timer, and no `None`.
     pub(super) async fn within<T>(
         &self,
         time: Duration,
         future: impl Future<Output = T>,
     ) -> Result<Option<T>> {
+        // Decided once: the time left shrinks.
+        let has_timer = self.has_timer || time < self.left();
         let mut future = pin!(future);
         let mut timer = None;
         poll_fn(|cx| {
             if let Poll::Ready(value) = future.as_mut().poll(cx) {
                 return Poll::Ready(Ok(Some(value)));
             }
-            if !self.has_timer && time >= self.left() {
+            if !has_timer {
                 return Poll::Pending;
             }
             let timer = match &mut timer {
@@ -194,3 +197,38 @@ const SHORTEST: Duration = Duration::from_millis(1);
 
 /// The longest time of a timer.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+    use std::task::{Context, Waker};
+    use std::thread;
+
+    use soft_verbs::Fabric;
+    use verbs_channel::verbs_core;
+    use verbs_harness::bounded;
+
+    use super::*;
+
+    /// Only what hangs takes so long.
+    const LONG: Duration = Duration::from_secs(20);
+
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri has no timers with descriptors")]
+    fn wait_under_a_listener_ends_before_the_deadline_when_less_is_left_than_it_takes() {
+        Fabric::real_time(1).host("a").enter(|| {
+            let context = verbs_core::Context::first_active().unwrap();
+            let events = CqEvents::create_thread(&context).unwrap();
+            let deadline = Deadline::of_listener(Duration::from_secs(1), &events);
+            let time = Duration::from_millis(50);
+            let mut wait = pin!(deadline.within(time, pending::<()>()));
+            let mut cx = Context::from_waker(Waker::noop());
+            assert!(wait.as_mut().poll(&mut cx).is_pending());
+            while deadline.left() >= time {
+                thread::sleep(Duration::from_millis(1));
+            }
+            let waited = bounded(LONG, || pollster::block_on(wait));
+            assert!(waited.unwrap().is_none());
+        });
+    }
+}
