@@ -31,9 +31,10 @@ use std::sync::Weak;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use verbs_channel::engine::Engine;
+use verbs_channel::engine::{ConnectedMember, Engine};
+use verbs_channel::error::Rejected;
 use verbs_channel::verbs_core::__private::Process;
-use verbs_channel::{ChannelId, Message, OwnedRequest, RejectReason, Ticket};
+use verbs_channel::{ChannelId, Message, OwnedBuffer, OwnedRequest, RejectReason, Ticket};
 
 use crate::events::Subscription;
 use crate::task::deferred::{Lock, Locked};
@@ -228,13 +229,37 @@ impl Driver {
         }
     }
 
-    /// A channel has joined: there is room for the tasks that wait for operations in its slots.
-    /// If the channel is down already, what it had is ended.
-    pub(crate) fn joined(&self) {
+    /// Adds a channel. With a rejection, returns whether there will be a place.
+    #[expect(clippy::result_large_err, reason = "gives back the channel")]
+    pub(crate) fn join(
+        &self,
+        member: ConnectedMember,
+    ) -> Result<Joined, (Rejected<ConnectedMember, verbs_channel::Error>, bool)> {
         let mut state = self.state.lock();
-        state.reserve_waits();
-        // The queue is not armed if that has failed before, or if it has grown.
+        let capacity = state.subscription.cq().min_capacity();
+        let joined = match state.engine.join(member) {
+            Err(rejected) => {
+                let is_full = matches!(rejected.error(), verbs_channel::Error::GroupFull(_));
+                Err((rejected, is_full && state.engine.is_closing()))
+            }
+            Ok(at) => {
+                let (now, places) = (Instant::now(), state.joined.len().max(at.index() + 1));
+                state.joined.resize(places, now);
+                state.joined[at.index()] = now;
+                // For the tasks that wait for operations in its slots.
+                state.reserve_waits();
+                Ok(Joined {
+                    at,
+                    receives: state.engine.prepared_receives(at),
+                    not_posted: state.engine.take_rejected_receives(),
+                })
+            }
+        };
+        // A device may forget that a queue was armed which it makes larger.
+        state.armed &= state.subscription.cq().min_capacity() == capacity;
+        // Arms it again, and ends what waits for a channel that is down already.
         state.drive(None);
+        joined
     }
 
     /// Polls for the busy-poll time before the queue is armed. Other threads can take the lock in
@@ -306,6 +331,15 @@ impl Driver {
             self.state.end_wait(DriverState::stop_messages);
         }
     }
+}
+
+/// A channel that has joined.
+pub(crate) struct Joined {
+    pub(crate) at: ChannelId,
+    /// Its prepared receives.
+    pub(crate) receives: Vec<Ticket>,
+    /// Buffers of those that could not be posted, to be dropped without a lock. If there are some, it is down already.
+    pub(crate) not_posted: Vec<OwnedBuffer>,
 }
 
 /// A wait for a channel, which ends when it is dropped.

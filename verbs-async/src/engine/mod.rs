@@ -33,7 +33,7 @@ use peer_watch::{PeerEvents, Peers};
 
 /// State shared by the channels of a group.
 pub(crate) struct SharedEngine {
-    // The backlog of channels that join.
+    // How many operations can wait for room in each queue of a channel; read when it joins.
     pub(crate) backlog: AtomicUsize,
     pub(crate) driver: Driver,
     // Not behind the driver's lock: preparing a channel would delay the others.

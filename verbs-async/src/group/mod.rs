@@ -14,7 +14,7 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 #[expect(unused_imports, reason = "named in documentation")]
 use verbs_channel::ChannelGroup;
@@ -223,32 +223,17 @@ impl AsyncGroup {
         {
             return Err((Rejected::new(error, member), false));
         }
-        let mut state = self.shared.driver.state().lock();
-        let room = state.subscription.cq().min_capacity();
-        let joined = match state.engine.join(member) {
-            Err(rejected) => {
-                let is_full = matches!(rejected.error(), verbs_channel::Error::GroupFull(_));
-                Err((rejected, is_full && state.engine.is_closing()))
-            }
-            Ok(at) => {
-                let (now, places) = (Instant::now(), state.joined.len().max(at.index() + 1));
-                state.joined.resize(places, now);
-                state.joined[at.index()] = now;
-                let receives = state.engine.prepared_receives(at);
-                Ok((at, receives, state.engine.take_rejected_receives()))
-            }
-        };
-        // The driver may have forgotten that a queue was armed that has grown.
-        state.armed &= state.subscription.cq().min_capacity() == room;
-        drop(state);
-        // If its receives could not be posted, it is down already.
-        self.shared.driver.joined();
-        let (at, receives, rejected) = joined?;
+        let joined = self.shared.driver.join(member)?;
         // Without the lock: a block that is back in its pool wakes a task.
-        wake::drop_guarded(rejected);
+        wake::drop_guarded(joined.not_posted);
         let backlog = self.shared.backlog.load(Ordering::Relaxed);
         let shared = Arc::clone(&self.shared);
-        Ok(AsyncChannel::new(shared, at, backlog, receives))
+        Ok(AsyncChannel::new(
+            shared,
+            joined.at,
+            backlog,
+            joined.receives,
+        ))
     }
 
     /// Connects a prepared channel to its peer's endpoint, and adds it to the group. The peer must do

@@ -5,7 +5,7 @@ use std::task::{Context, Wake, Waker};
 
 use fake_libibverbs::{assert_all_is_well, with};
 use verbs_async::AsyncGroup;
-use verbs_async::verbs_channel::{BufferPool, Channel, Outgoing};
+use verbs_async::verbs_channel::{BufferPool, Channel, DownReason, Outgoing};
 use verbs_channel::error::CloseError;
 use verbs_channel::verbs_core::verbs_sys::{IBV_WC_RETRY_EXC_ERR, ibv_wc};
 
@@ -155,6 +155,27 @@ fn closing_keeps_one_waker() {
         }
         assert_all_is_well();
     });
+}
+
+#[test]
+fn close_that_is_cancelled_ends_its_channel_and_leaves_its_place_to_another() {
+    {
+        let bench = Bench::new();
+        let pd = bench.context.alloc_pd().unwrap();
+        let group = AsyncGroup::new(Channel::builder(&pd), 1, &bench.events).unwrap();
+        let channel = join(&group);
+        let pool = BufferPool::new(&pd, 8, 1).unwrap();
+        let mut send = Task::new(channel.send(pool.take().unwrap())).waits();
+        let close = Task::new(channel.close()).waits();
+        assert!(!channel.is_down());
+        drop(close);
+        assert_eq!(channel.down_reason(), Some(DownReason::Closed));
+        later(group.closed()).unwrap();
+        assert!(send.ends().0.is_err());
+        drop(channel);
+        drop(join(&group));
+    }
+    assert_all_is_well();
 }
 
 /// A waker that counts its owners.

@@ -240,6 +240,27 @@ fn op_beyond_the_backlog_is_rejected_until_there_is_room() {
 }
 
 #[test]
+fn room_that_several_channels_share_goes_to_all_that_waits_for_it() {
+    let bench = Bench::new();
+    let pd = bench.context.alloc_pd().unwrap();
+    // One send and one receive are a channel's own, and they share room for two more.
+    let builder = Channel::builder(&pd).max_send_wr(3).max_recv_wr(1);
+    let group = AsyncGroup::new(builder.in_flight(6), 2, &bench.events).unwrap();
+    let [left, right] = [(); 2].map(|()| join(&group));
+    let pool = BufferPool::new(&pd, 8, 6).unwrap();
+    let three = |channel: &AsyncChannel| {
+        [(); 3].map(|()| Task::new(channel.send(pool.take().unwrap())).waits())
+    };
+    let _left = three(&left);
+    let first = posted();
+    let _right = three(&right);
+    assert_eq!((first.len(), posted().len()), (3, 4));
+    done(first);
+    announce(&bench);
+    assert_eq!(posted().len(), 6);
+}
+
+#[test]
 fn more_buffers_than_the_backlog_are_all_posted_for_incoming_messages() {
     let bench = Bench::new();
     let peer = Peer::new(&bench);

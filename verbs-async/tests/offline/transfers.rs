@@ -153,10 +153,12 @@ const fn is_rejected(result: &Result<(), TransportError>) -> bool {
 fn operations_in_the_backlog_only_are_rejected_and_their_channel_goes_on() {
     let bench = Bench::new();
     let pair = Pair::new(&bench);
-    let id = pair.a.id();
-    let others = [(); 2].map(|()| pair.a.run(pair.send()));
-    let mut transfer = pair.sends(&[id, id]);
-    let behind = Task::new(pair.a.run(pair.send())).waits();
+    pair.group.set_backlog(3);
+    let channel = join(&pair.group);
+    let others = [(); 2].map(|()| channel.run(pair.send()));
+    let mut transfer = pair.sends(&[channel.id(); 2]);
+    let behind = Task::new(channel.run(pair.send())).waits();
+    let mut ready = Task::new(channel.ready(Queue::Send)).waits();
     let clock = Clock::default();
     let ended = now(transfer.finish_by(Instant::now(), |time| clock.sleep(time)));
     assert!(ended.is_err());
@@ -164,7 +166,9 @@ fn operations_in_the_backlog_only_are_rejected_and_their_channel_goes_on() {
         let reason = RejectReason::Backpressure(Queue::Send);
         assert!(matches!(result, Err(TransportError::Rejected(found)) if found == reason));
     }
-    assert_eq!((aborted(), pair.a.is_down(), pair.free()), (0, false, 9));
+    assert_eq!((aborted(), channel.is_down(), pair.free()), (0, false, 9));
+    assert_eq!(ready.was_woken(), 1, "the backlog has room");
+    ready.ends().unwrap();
     // The requests behind them in the backlog are next.
     done(posted());
     for other in others {
