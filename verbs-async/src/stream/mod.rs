@@ -90,7 +90,6 @@ use crate::channel::AsyncChannel;
 use crate::error::{Error, Result};
 pub use error::StreamError;
 pub use owned_half::{OwnedReadHalf, OwnedWriteHalf, ReuniteError};
-use owned_half::{ReadSide, WriteSide};
 use state::SharedStream;
 use wire::{HELLO_LEN, SPARE, Settings};
 
@@ -188,8 +187,8 @@ const DEPTH: u16 = 16;
 /// ```
 pub struct ByteStream {
     // Dropped in this order: `StreamState::drop_half` relies on it.
-    read: ReadSide,
-    write: WriteSide,
+    read: OwnedReadHalf,
+    write: OwnedWriteHalf,
 }
 
 impl AsyncChannel {
@@ -257,8 +256,8 @@ impl ByteStream {
         let blocks = std::iter::from_fn(|| pool.take()).map(OwnedBuffer::from);
         let shared = SharedStream::new(channel, ours, blocks.collect());
         Ok(Self {
-            read: ReadSide::new(Arc::clone(&shared)),
-            write: WriteSide { shared },
+            read: OwnedReadHalf::new(Arc::clone(&shared)),
+            write: OwnedWriteHalf { shared },
         })
     }
 

@@ -18,14 +18,17 @@ use crate::task::coop;
 /// continue to write. If bytes were discarded, the peer's shutdown fails with
 /// [`StreamError::Reset`](super::StreamError::Reset).
 pub struct OwnedReadHalf {
-    pub(super) side: ReadSide,
+    pub(super) shared: Arc<SharedStream>,
+    // The segment that is being read, and how many of its bytes have been read.
+    current: Option<Segment>,
+    read: usize,
 }
 
 /// The writing half of a [`ByteStream`], created by [`ByteStream::into_split`].
 ///
 /// Dropping it ends the data as a shutdown does, but does not wait for the peer.
 pub struct OwnedWriteHalf {
-    pub(super) side: WriteSide,
+    pub(super) shared: Arc<SharedStream>,
 }
 
 /// The halves belong to different streams. Both are returned in it.
@@ -33,19 +36,6 @@ pub struct OwnedWriteHalf {
 #[error("the halves are of different streams")]
 #[expect(clippy::exhaustive_structs, reason = "it only returns the arguments")]
 pub struct ReuniteError(pub OwnedReadHalf, pub OwnedWriteHalf);
-
-/// The reading side of a stream.
-pub(super) struct ReadSide {
-    pub(super) shared: Arc<SharedStream>,
-    /// The segment that is being read, and how many of its bytes have been read.
-    current: Option<Segment>,
-    read: usize,
-}
-
-/// The writing side of a stream.
-pub(super) struct WriteSide {
-    pub(super) shared: Arc<SharedStream>,
-}
 
 impl ByteStream {
     /// Splits the stream into two halves, for two tasks.
@@ -55,8 +45,7 @@ impl ByteStream {
     #[must_use]
     pub fn into_split(self) -> (OwnedReadHalf, OwnedWriteHalf) {
         self.read.shared.tasks.set_undivided(false);
-        let (read, write) = (self.read, self.write);
-        (OwnedReadHalf { side: read }, OwnedWriteHalf { side: write })
+        (self.read, self.write)
     }
 }
 
@@ -64,7 +53,7 @@ impl OwnedReadHalf {
     /// The peer's address: see [`ByteStream::peer_addr`].
     #[must_use]
     pub fn peer_addr(&self) -> Option<SocketAddr> {
-        self.side.shared.peer_addr()
+        self.shared.peer_addr()
     }
 
     /// Joins both halves into the stream again.
@@ -73,11 +62,11 @@ impl OwnedReadHalf {
     ///
     /// [`ReuniteError`] if they belong to different streams.
     pub fn reunite(self, other: OwnedWriteHalf) -> Result<ByteStream, ReuniteError> {
-        if !Arc::ptr_eq(&self.side.shared, &other.side.shared) {
+        if !Arc::ptr_eq(&self.shared, &other.shared) {
             return Err(ReuniteError(self, other));
         }
-        self.side.shared.tasks.set_undivided(true);
-        let (read, write) = (self.side, other.side);
+        self.shared.tasks.set_undivided(true);
+        let (read, write) = (self, other);
         Ok(ByteStream { read, write })
     }
 }
@@ -86,7 +75,7 @@ impl OwnedWriteHalf {
     /// The peer's address: see [`ByteStream::peer_addr`].
     #[must_use]
     pub fn peer_addr(&self) -> Option<SocketAddr> {
-        self.side.shared.peer_addr()
+        self.shared.peer_addr()
     }
 
     /// Joins both halves into the stream again.
@@ -99,7 +88,7 @@ impl OwnedWriteHalf {
     }
 }
 
-impl ReadSide {
+impl OwnedReadHalf {
     pub(super) const fn new(shared: Arc<SharedStream>) -> Self {
         let (current, read) = (None, 0);
         Self {
@@ -161,7 +150,7 @@ impl ReadSide {
     }
 }
 
-impl WriteSide {
+impl OwnedWriteHalf {
     pub(super) fn poll_write_with(
         &self,
         cx: &Context<'_>,
@@ -185,7 +174,7 @@ impl WriteSide {
     }
 }
 
-impl Drop for ReadSide {
+impl Drop for OwnedReadHalf {
     fn drop(&mut self) {
         if self.shared.is_in_child() {
             return;
@@ -198,7 +187,7 @@ impl Drop for ReadSide {
     }
 }
 
-impl Drop for WriteSide {
+impl Drop for OwnedWriteHalf {
     fn drop(&mut self) {
         if self.shared.is_in_child() {
             return;
@@ -209,16 +198,12 @@ impl Drop for WriteSide {
 
 impl fmt::Debug for OwnedReadHalf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("OwnedReadHalf")
-            .field(&self.side.shared)
-            .finish()
+        f.debug_tuple("OwnedReadHalf").field(&self.shared).finish()
     }
 }
 
 impl fmt::Debug for OwnedWriteHalf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("OwnedWriteHalf")
-            .field(&self.side.shared)
-            .finish()
+        f.debug_tuple("OwnedWriteHalf").field(&self.shared).finish()
     }
 }

@@ -7,9 +7,9 @@ use std::task::{Context, Poll};
 use tokio::io::ReadBuf;
 
 use super::ByteStream;
-use super::owned_half::{OwnedReadHalf, OwnedWriteHalf, ReadSide};
+use super::owned_half::{OwnedReadHalf, OwnedWriteHalf};
 
-impl ReadSide {
+impl OwnedReadHalf {
     fn poll_read_buf(&mut self, cx: &Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         if into.remaining() == 0 {
             return Poll::Ready(Ok(()));
@@ -23,37 +23,37 @@ impl ReadSide {
     }
 }
 
-/// Implements the reading traits with a field that is a [`ReadSide`].
+/// Implements the reading traits for the reading half, or for what has it in this field.
 macro_rules! reads {
-    ($type:ty, $side:ident) => {
+    ($type:ty $(, $half:ident)?) => {
         impl tokio::io::AsyncRead for $type {
             fn poll_read(
-                mut self: Pin<&mut Self>,
+                self: Pin<&mut Self>,
                 cx: &mut Context<'_>,
                 buf: &mut ReadBuf<'_>,
             ) -> Poll<io::Result<()>> {
-                self.$side.poll_read_buf(cx, buf)
+                self.get_mut().$($half.)?poll_read_buf(cx, buf)
             }
         }
 
         impl tokio::io::AsyncBufRead for $type {
-            buf_read_methods!($side);
+            buf_read_methods!($($half)?);
         }
     };
 }
 
-/// Implements the writing trait with a field that is a `WriteSide`.
+/// Implements the writing trait for the writing half, or for what has it in this field.
 macro_rules! writes {
-    ($type:ty, $side:ident) => {
+    ($type:ty $(, $half:ident)?) => {
         impl tokio::io::AsyncWrite for $type {
-            write_methods!($side);
+            write_methods!($($half)?);
 
             fn is_write_vectored(&self) -> bool {
                 true
             }
 
             fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-                self.$side.poll_end(cx)
+                self.get_mut().$($half.)?poll_end(cx)
             }
         }
     };
@@ -61,5 +61,5 @@ macro_rules! writes {
 
 reads!(ByteStream, read);
 writes!(ByteStream, write);
-reads!(OwnedReadHalf, side);
-writes!(OwnedWriteHalf, side);
+reads!(OwnedReadHalf);
+writes!(OwnedWriteHalf);

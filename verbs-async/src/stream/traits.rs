@@ -5,9 +5,9 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use super::ByteStream;
-use super::owned_half::{OwnedReadHalf, OwnedWriteHalf, ReadSide, WriteSide};
+use super::owned_half::{OwnedReadHalf, OwnedWriteHalf};
 
-impl ReadSide {
+impl OwnedReadHalf {
     fn poll_read_slices(
         &mut self,
         cx: &Context<'_>,
@@ -37,7 +37,7 @@ impl ReadSide {
     }
 }
 
-impl WriteSide {
+impl OwnedWriteHalf {
     pub(super) fn poll_write_slice(
         &self,
         cx: &Context<'_>,
@@ -76,26 +76,26 @@ fn copy(from: &[u8], to: &mut [u8]) -> usize {
 
 /// The methods of both traits for buffered reading.
 macro_rules! buf_read_methods {
-    ($side:ident) => {
+    ($($half:ident)?) => {
         fn poll_fill_buf(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
-            self.get_mut().$side.poll_fill(cx)
+            self.get_mut().$($half.)?poll_fill(cx)
         }
 
-        fn consume(mut self: Pin<&mut Self>, amt: usize) {
-            self.$side.consume(amt, None);
+        fn consume(self: Pin<&mut Self>, amt: usize) {
+            self.get_mut().$($half.)?consume(amt, None);
         }
     };
 }
 
 /// The methods that both traits for writing have.
 macro_rules! write_methods {
-    ($side:ident) => {
+    ($($half:ident)?) => {
         fn poll_write(
             self: Pin<&mut Self>,
             cx: &mut Context<'_>,
             buf: &[u8],
         ) -> Poll<io::Result<usize>> {
-            self.$side.poll_write_slice(cx, buf)
+            self.get_mut().$($half.)?poll_write_slice(cx, buf)
         }
 
         fn poll_write_vectored(
@@ -103,50 +103,50 @@ macro_rules! write_methods {
             cx: &mut Context<'_>,
             bufs: &[IoSlice<'_>],
         ) -> Poll<io::Result<usize>> {
-            self.$side.poll_write_slices(cx, bufs)
+            self.get_mut().$($half.)?poll_write_slices(cx, bufs)
         }
 
         fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-            self.$side.poll_flush(cx)
+            self.get_mut().$($half.)?poll_flush(cx)
         }
     };
 }
 
-/// Implements the reading traits with a field that is a [`ReadSide`].
+/// Implements the reading traits for the reading half, or for what has it in this field.
 macro_rules! reads {
-    ($type:ty, $side:ident) => {
+    ($type:ty $(, $half:ident)?) => {
         impl futures_io::AsyncRead for $type {
             fn poll_read(
-                mut self: Pin<&mut Self>,
+                self: Pin<&mut Self>,
                 cx: &mut Context<'_>,
                 buf: &mut [u8],
             ) -> Poll<io::Result<usize>> {
-                self.$side.poll_read_slices(cx, &mut [IoSliceMut::new(buf)])
+                self.get_mut().$($half.)?poll_read_slices(cx, &mut [IoSliceMut::new(buf)])
             }
 
             fn poll_read_vectored(
-                mut self: Pin<&mut Self>,
+                self: Pin<&mut Self>,
                 cx: &mut Context<'_>,
                 bufs: &mut [IoSliceMut<'_>],
             ) -> Poll<io::Result<usize>> {
-                self.$side.poll_read_slices(cx, bufs)
+                self.get_mut().$($half.)?poll_read_slices(cx, bufs)
             }
         }
 
         impl futures_io::AsyncBufRead for $type {
-            buf_read_methods!($side);
+            buf_read_methods!($($half)?);
         }
     };
 }
 
-/// Implements the writing traits with a field that is a [`WriteSide`].
+/// Implements the writing traits for the writing half, or for what has it in this field.
 macro_rules! writes {
-    ($type:ty, $side:ident) => {
+    ($type:ty $(, $half:ident)?) => {
         impl futures_io::AsyncWrite for $type {
-            write_methods!($side);
+            write_methods!($($half)?);
 
             fn poll_close(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-                self.$side.poll_end(cx)
+                self.get_mut().$($half.)?poll_end(cx)
             }
         }
     };
@@ -154,5 +154,5 @@ macro_rules! writes {
 
 reads!(ByteStream, read);
 writes!(ByteStream, write);
-reads!(OwnedReadHalf, side);
-writes!(OwnedWriteHalf, side);
+reads!(OwnedReadHalf);
+writes!(OwnedWriteHalf);
