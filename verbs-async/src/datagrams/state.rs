@@ -27,7 +27,7 @@ use verbs_channel::verbs_core::error::ErrorChain;
 use verbs_channel::verbs_core::path::{AddressHandle, DatagramEndpoint};
 use verbs_channel::{BufferPool, DownReason, OwnedBuffer};
 
-use super::wait_queue::Line;
+use super::wait_queue::WaitQueue;
 use crate::device_events::DeviceWatcher;
 use crate::engine::destroying::Destroyed;
 use crate::events::CqEvents;
@@ -68,7 +68,7 @@ pub(super) struct State {
     end: Arc<End>,
     /// Tasks behind those that were woken are woken at a time, unless they come.
     hands_on: bool,
-    lines: [Line; 3],
+    lines: [WaitQueue; 3],
     // For when the lock is free: wake-ups, and the buffers of what has left.
     deferred: Deferred<OwnedBuffer>,
     /// Address handles that are not used again, and that datagrams in flight may need.
@@ -126,7 +126,7 @@ impl State {
         }
     }
 
-    const fn line(&mut self, what: Awaited) -> &mut Line {
+    const fn line(&mut self, what: Awaited) -> &mut WaitQueue {
         &mut self.lines[what as usize]
     }
 
@@ -195,7 +195,7 @@ impl State {
             if let Some(shared) = owner.upgrade() {
                 let mut state = shared.state.lock();
                 state.hands_on = false;
-                state.lines.iter_mut().for_each(Line::forget_woken);
+                state.lines.iter_mut().for_each(WaitQueue::forget_woken);
             }
         };
         let at = Instant::now() + HAND_ON;

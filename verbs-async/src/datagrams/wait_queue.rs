@@ -3,22 +3,20 @@
 //! A task that is polled may take what there is, whether or not it was woken for it, so a task that
 //! is woken and not polled delays no other. If it finds nothing, it waits again at its old place.
 
-use std::collections::VecDeque;
 use std::iter;
-use std::mem;
 use std::task::Waker;
 
-/// The tasks in a line. Nothing is allocated while there is room for them.
+use crate::task::line::Line;
+
+/// The tasks in a line.
 #[derive(Debug, Default)]
-pub(super) struct Line {
-    // Wakers with their keys, which ascend.
-    sleeping: VecDeque<(u64, Waker)>,
-    next: u64,
+pub(super) struct WaitQueue {
+    sleeping: Line<Waker>,
     /// How many have been woken, and have neither been polled nor dropped since.
     woken: usize,
 }
 
-impl Line {
+impl WaitQueue {
     pub(super) fn is_empty(&self) -> bool {
         self.sleeping.is_empty()
     }
@@ -40,7 +38,7 @@ impl Line {
             if self.woken >= available {
                 return None;
             }
-            let (_, waker) = self.sleeping.pop_front()?;
+            let waker = self.sleeping.pop()?;
             self.woken += 1;
             Some(waker)
         })
@@ -50,38 +48,23 @@ impl Line {
     /// dropped without the lock.
     pub(super) fn sleep(&mut self, key: &mut Option<u64>, waker: Waker) -> Option<Waker> {
         let Some(key) = *key else {
-            self.next += 1;
-            *key = Some(self.next);
-            self.sleeping.push_back((self.next, waker));
+            *key = Some(self.sleeping.push(waker));
             return None;
         };
-        match self.place(key) {
-            Ok(at) => {
-                let (_, sleeping) = self.sleeping.get_mut(at)?;
-                Some(mem::replace(sleeping, waker))
-            }
-            // It was woken.
-            Err(at) => {
-                self.woken = self.woken.saturating_sub(1);
-                self.sleeping.insert(at, (key, waker));
-                None
-            }
-        }
+        let replaced = self.sleeping.put(key, waker);
+        self.end_wake_up(replaced.is_none());
+        replaced
     }
 
     /// The task does not wait any more. Returns its waker, to be dropped without the lock.
     pub(super) fn leave(&mut self, key: u64) -> Option<Waker> {
-        match self.place(key) {
-            Ok(at) => self.sleeping.remove(at).map(|(_, waker)| waker),
-            Err(_) => {
-                self.woken = self.woken.saturating_sub(1);
-                None
-            }
-        }
+        let waker = self.sleeping.remove(key);
+        self.end_wake_up(waker.is_none());
+        waker
     }
 
-    fn place(&self, key: u64) -> Result<usize, usize> {
-        self.sleeping.binary_search_by_key(&key, |(key, _)| *key)
+    fn end_wake_up(&mut self, was_woken: bool) {
+        self.woken = self.woken.saturating_sub(usize::from(was_woken));
     }
 }
 
@@ -103,7 +86,7 @@ mod tests {
     }
 
     struct Lines {
-        line: Line,
+        line: WaitQueue,
         counts: [Arc<Count>; 3],
         keys: [Option<u64>; 3],
     }
@@ -111,7 +94,7 @@ mod tests {
     impl Lines {
         fn sleeping() -> Self {
             let mut this = Self {
-                line: Line::default(),
+                line: WaitQueue::default(),
                 counts: Default::default(),
                 keys: [None; 3],
             };

@@ -7,19 +7,6 @@ use super::backlog::{Queued, Stage};
 use super::request::{QUEUES, Request, Started, Submission};
 use super::state::{DriverState, Wait};
 
-/// Result of trying the head of a backlog.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Head {
-    /// It has left the backlog: it was posted.
-    Left,
-    /// It has left the backlog: it was rejected.
-    Rejected,
-    /// There is no room for it in its queue.
-    Full,
-    /// There is no room for it that the channels share.
-    Short,
-}
-
 impl DriverState {
     /// Appends a request to its backlog.
     pub(super) fn enqueue(&mut self, channel: ChannelId, queue: Queue, request: Request) -> usize {
@@ -50,13 +37,13 @@ impl DriverState {
         let mut has_rejected = false;
         loop {
             match self.post_head_of(index, queue) {
-                Some(Head::Left) => {}
-                Some(Head::Rejected) => has_rejected = true,
-                Some(Head::Short) => {
+                Some(Started::Posted(_)) => {}
+                Some(Started::Rejected(_)) => has_rejected = true,
+                Some(Started::Short) => {
                     self.join_line(index, queue);
                     return has_rejected;
                 }
-                Some(Head::Full) => {
+                Some(Started::Full) => {
                     self.leave_line(index, queue);
                     return has_rejected;
                 }
@@ -65,8 +52,8 @@ impl DriverState {
         }
     }
 
-    /// Posts the head of a backlog, if it has one.
-    pub(super) fn post_head_of(&mut self, index: usize, queue: Queue) -> Option<Head> {
+    /// Posts the head of a backlog, if it has one. If it is posted or rejected, it has left the backlog.
+    fn post_head_of(&mut self, index: usize, queue: Queue) -> Option<Started> {
         let here = self.channels.get(index)?;
         let key = *here.backlogs[queue as usize].first()?;
         let head = self.queued.get_mut(key)?;
@@ -75,9 +62,9 @@ impl DriverState {
             return None;
         };
         let number = *number;
-        let left = match request.start(&mut self.engine, channel) {
-            Started::Full => return Some(Head::Full),
-            Started::Short => return Some(Head::Short),
+        let started = request.start(&mut self.engine, channel);
+        match started {
+            Started::Full | Started::Short => return Some(started),
             Started::Posted(ticket) => {
                 head.stage = Stage::Posted(ticket);
                 let waker = head.waker.take();
@@ -87,16 +74,14 @@ impl DriverState {
                     // The slot is new, so no waker is replaced.
                     let _none = self.wait(ticket, Wait::Task(waker));
                 }
-                Head::Left
             }
             Started::Rejected(reason) => {
                 head.stage = Stage::Rejected(request.rejected(reason));
                 self.deferred.extend(head.waker.take());
-                Head::Rejected
             }
-        };
+        }
         self.dequeue(index, queue, number);
-        Some(left)
+        Some(started)
     }
 
     /// Rejects an operation that is in its backlog.
@@ -168,16 +153,16 @@ impl DriverState {
             let head = self.post_head_of(index, queue);
             self.engine.hold_room(!self.line.is_empty());
             match head {
-                Some(Head::Short) => return,
+                Some(Started::Short) => return,
                 // The next joins the line again if it is short, too.
-                Some(Head::Left | Head::Rejected) => {
+                Some(Started::Posted(_) | Started::Rejected(_)) => {
                     self.leave_line(index, queue);
                     self.advance(index);
                     // It may have been the last of a channel that a task waits to close.
                     self.wake_channel_waiters(index);
                 }
                 // It waits for its own queue.
-                Some(Head::Full) | None => self.leave_line(index, queue),
+                Some(Started::Full) | None => self.leave_line(index, queue),
             }
         }
     }

@@ -32,6 +32,7 @@ pub(crate) struct Outcome {
 }
 
 /// The result of posting a request.
+#[derive(Clone, Copy)]
 pub(super) enum Started {
     /// It is in flight.
     Posted(Ticket),

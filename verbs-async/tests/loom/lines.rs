@@ -8,7 +8,7 @@ use loom::thread;
 
 use crate::task::deferred::{Deferred, Defers, Lock, Owner};
 use crate::task::sync::Arc;
-use crate::wait_queue::Line;
+use crate::wait_queue::WaitQueue;
 use crate::{WakeFlag, explore};
 
 /// Places, and the line of tasks that wait for one: as a datagram endpoint has them.
@@ -18,7 +18,7 @@ struct Room {
 
 struct State {
     free: usize,
-    line: Line,
+    line: WaitQueue,
     deferred: Deferred<Infallible>,
 }
 
@@ -62,7 +62,7 @@ impl Room {
     fn full() -> Arc<Self> {
         let state = Lock::new(State {
             free: 0,
-            line: Line::default(),
+            line: WaitQueue::default(),
             deferred: Deferred::new(),
         });
         Arc::new(Self { state })

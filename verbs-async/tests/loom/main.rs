@@ -44,6 +44,7 @@ impl Wake for WakeFlag {
 mod task {
     #[expect(dead_code, reason = "the crate uses all of it")]
     pub(crate) mod deferred;
+    pub(crate) mod line;
 
     pub(crate) mod sync {
         use std::sync::PoisonError;
