@@ -1,8 +1,10 @@
 //! The error type of this crate.
 
 use std::io;
+use std::net::SocketAddr;
 
 use verbs_channel::error::{CloseError, Rejected};
+use verbs_channel::exchange::ExchangeError;
 use verbs_channel::verbs_core::error::PollError;
 use verbs_channel::{DownReason, RejectReason, TransportError, verbs_core};
 
@@ -73,6 +75,14 @@ verbs_core::error_debug!(Error {
 });
 
 impl Error {
+    /// Adds the peer's address to an error of connecting, unless it has one.
+    pub(crate) fn with_peer(self, peer: Option<SocketAddr>) -> Self {
+        match self {
+            Self::Channel(error) => error.with_peer(peer).into(),
+            error => error,
+        }
+    }
+
     /// Whether the operation was rejected because the backlog of its queue is full. The same
     /// operation can succeed once there is [room](crate::AsyncChannel::ready).
     #[must_use]
@@ -108,6 +118,12 @@ impl From<verbs_channel::Error> for Error {
 impl From<RejectReason> for Error {
     fn from(reason: RejectReason) -> Self {
         Self::Transport(reason.into())
+    }
+}
+
+impl From<ExchangeError> for Error {
+    fn from(error: ExchangeError) -> Self {
+        verbs_channel::Error::from(error).into()
     }
 }
 

@@ -1,22 +1,27 @@
-//! Where a listener listens, how it makes channels, and what it returns.
+//! Where a listener listens, the peers that come there, and how channels are made for them.
 
 use std::future::Future;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use verbs_channel::__private::HostAddress;
 use verbs_channel::connect::{Met, PeerAddr};
 use verbs_channel::engine::ConnectedMember;
+use verbs_channel::exchange::Side;
 use verbs_channel::{Connect, PreparedChannel};
 
-use super::exchange::Progress;
+#[cfg(feature = "rdmacm")]
+use super::cm;
+use super::tcp::{Prepared, Progress};
 use crate::channel::AsyncChannel;
 use crate::datagrams::AsyncDatagrams;
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::events::CqEvents;
 use crate::group::AsyncGroup;
+use crate::notifier::CqNotifier;
 use crate::threads;
 use crate::threads::on_thread::OnThread;
 
@@ -34,7 +39,7 @@ pub enum Bind {
     Tcp(TcpListener),
     /// With `rdma_cm`. Needs the feature `rdmacm`.
     #[cfg(feature = "rdmacm")]
-    Cm(super::cm::rdmacm::Listener),
+    Cm(cm::rdmacm::Listener),
     /// With `rdma_cm`, at this address. Needs the feature `rdmacm`.
     #[cfg(feature = "rdmacm")]
     CmAddress(HostAddress),
@@ -65,6 +70,23 @@ from_address!(
     SocketAddr,
     &[SocketAddr]
 );
+
+#[cfg(feature = "rdmacm")]
+impl Bind {
+    /// An address of an RDMA device at which to listen with `rdma_cm`; the unspecified one for all devices. Needs the
+    /// feature `rdmacm`.
+    #[doc(alias = "rdma_listen")]
+    pub fn cm(address: impl Into<HostAddress>) -> Self {
+        Self::CmAddress(address.into())
+    }
+}
+
+#[cfg(feature = "rdmacm")]
+impl From<cm::rdmacm::Listener> for Bind {
+    fn from(listener: cm::rdmacm::Listener) -> Self {
+        Self::Cm(listener)
+    }
+}
 
 impl From<TcpListener> for Bind {
     fn from(listener: TcpListener) -> Self {
@@ -102,40 +124,120 @@ pub(super) struct Terms {
 
 impl Terms {
     /// A channel for this peer.
-    pub(super) async fn prepare(
-        &self,
-        peer: Option<PeerAddr>,
-    ) -> Result<OnThread<PreparedChannel<ConnectedMember>>> {
+    pub(super) async fn prepare(&self, peer: Option<PeerAddr>) -> Result<Prepared> {
         let Some(prepare) = self.prepare.clone() else {
             return self.group.prepare_elsewhere().await;
         };
         let group = self.group.clone();
-        let prepared = threads::run(move || prepare(&group, peer)).await;
-        Ok(OnThread::new(prepared.map_err(Error::Thread)??))
+        let prepared = threads::run(move || prepare(&group, peer)).await??;
+        Ok(OnThread::new(prepared))
     }
 }
 
 pub(super) type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// A handshake: the channel that it connects, and the peer's private data.
-pub(super) type Meeting = Boxed<Result<Met<AsyncChannel>>>;
-
 /// Where peers that ask for a channel come from.
-pub(super) trait Callers: Send {
-    /// Takes the next peer.
-    fn poll_caller(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Caller>>;
-
-    /// The step that a late peer has not taken.
-    fn late(&self, has_shown: bool) -> &'static str;
-
-    /// Closes what peers come from, and waits for that.
-    fn close(self: Box<Self>) -> Boxed<()>;
+pub(super) enum Source {
+    Tcp(TcpListener, Box<dyn CqNotifier>),
+    #[cfg(feature = "rdmacm")]
+    Cm(cm::Requests<cm::rdmacm::Listener, cm::rdmacm::ConnectRequest>),
 }
 
-/// A peer that asks for a channel, and how to connect it.
-pub(super) struct Caller {
-    pub(super) peer: Option<SocketAddr>,
-    pub(super) connect: Box<dyn FnOnce(Terms, Arc<Progress>) -> Meeting + Send>,
+/// A peer that asks for a channel.
+pub(super) enum Caller {
+    Tcp(TcpStream, SocketAddr),
+    #[cfg(feature = "rdmacm")]
+    Cm(Box<OnThread<cm::rdmacm::ConnectRequest>>),
+}
+
+impl Source {
+    pub(super) fn tcp(listener: TcpListener, events: &CqEvents) -> io::Result<Self> {
+        listener.set_nonblocking(true)?;
+        let notifier = events.another_notifier(listener.try_clone()?.into())?;
+        Ok(Self::Tcp(listener, notifier))
+    }
+
+    pub(super) fn local_addr(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Tcp(listener, _) => listener.local_addr().ok(),
+            #[cfg(feature = "rdmacm")]
+            Self::Cm(requests) => requests.local_addr(),
+        }
+    }
+
+    /// Takes the next peer.
+    pub(super) fn poll_caller(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Caller>> {
+        match self {
+            Self::Tcp(listener, notifier) => loop {
+                match listener.accept() {
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                        ready!(notifier.poll_readable(cx))?;
+                    }
+                    accepted => {
+                        return Poll::Ready(accepted.map(|(tcp, peer)| Caller::Tcp(tcp, peer)));
+                    }
+                }
+            },
+            #[cfg(feature = "rdmacm")]
+            Self::Cm(requests) => {
+                let request = ready!(requests.poll_request(cx))?;
+                Poll::Ready(Ok(Caller::Cm(Box::new(OnThread::new(request)))))
+            }
+        }
+    }
+
+    /// The step that a late peer has not taken.
+    pub(super) fn late(&self, has_shown: bool, group: &AsyncGroup) -> &'static str {
+        match self {
+            Self::Tcp(..) if has_shown && group.pd().context().device().needs_rdma_cm() => {
+                "connect"
+            }
+            Self::Tcp(..) => "write",
+            #[cfg(feature = "rdmacm")]
+            Self::Cm(_) => "confirm",
+        }
+    }
+
+    /// Closes what peers come from, and waits for that.
+    pub(super) async fn close(self) {
+        match self {
+            Self::Tcp(..) => {}
+            #[cfg(feature = "rdmacm")]
+            Self::Cm(requests) => requests.close().await,
+        }
+    }
+}
+
+impl Caller {
+    pub(super) fn peer(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Tcp(_, peer) => Some(*peer),
+            #[cfg(feature = "rdmacm")]
+            Self::Cm(request) => request.peer_addr(),
+        }
+    }
+
+    /// Connects a channel to the peer.
+    pub(super) async fn connect(
+        self,
+        terms: Terms,
+        progress: Arc<Progress>,
+    ) -> Result<Met<AsyncChannel>> {
+        let prepared = terms.prepare(self.peer().map(PeerAddr::Socket));
+        let (group, options) = (&terms.group, &terms.options);
+        match self {
+            Self::Tcp(stream, _) => {
+                let end = (stream, Side::Accepts);
+                group.exchange_over(end, options, prepared, &progress).await
+            }
+            #[cfg(feature = "rdmacm")]
+            Self::Cm(request) => {
+                group
+                    .accept_cm(*request, options, prepared, &progress)
+                    .await
+            }
+        }
+    }
 }
 
 /// The most handshakes in progress.

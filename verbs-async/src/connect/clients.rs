@@ -14,7 +14,6 @@ use verbs_channel::verbs_core::QueuePairEndpoint;
 use super::callers::{Boxed, HandshakeResult, MAX_HANDSHAKES, Terms};
 use super::datagrams::pool;
 use super::deadline::{Deadline, FirstDue};
-use super::errors::exchange_error;
 use crate::channel::AsyncChannel;
 use crate::datagrams::AsyncDatagrams;
 use crate::error::Result;
@@ -149,7 +148,7 @@ impl Clients {
                 let met = async {
                     if len > max {
                         let error = ExchangeError::PrivateDataBeyondMtu { len, max };
-                        return Err(exchange_error(error));
+                        return Err(error.into());
                     }
                     let peer = PeerAddr::Datagram(request.from());
                     let prepared = terms.prepare(Some(peer)).await?;
@@ -197,7 +196,7 @@ impl Clients {
         let (id, peer) = (request.id(), Some(PeerAddr::Datagram(request.from())));
         let answered = met.and_then(|(ours, channel)| {
             let answer = self.acceptor.answer(id, &ours, data, Instant::now());
-            Ok((answer.map_err(exchange_error)?, channel))
+            Ok((answer?, channel))
         });
         match answered {
             Ok((answer, channel)) => {
@@ -239,7 +238,7 @@ impl Clients {
             peer,
             outcome: match outcome {
                 Ok(()) => Ok(Met::new(channel, data(), peer)),
-                Err(error) => Err(exchange_error(error)),
+                Err(error) => Err(error.into()),
             },
         })
     }

@@ -10,11 +10,10 @@ use verbs_channel::verbs_core::path::DatagramEndpoint;
 use verbs_channel::{BufferPool, Connect};
 
 use super::deadline::Deadline;
-use super::errors::exchange_error;
-use super::exchange::Prepared;
+use super::tcp::Prepared;
 use crate::channel::AsyncChannel;
 use crate::datagrams::AsyncDatagrams;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::group::AsyncGroup;
 use crate::threads;
 
@@ -33,12 +32,12 @@ impl AsyncGroup {
         prepared: impl Future<Output = Result<Prepared>>,
         deadline: &Deadline,
     ) -> Result<Met<AsyncChannel>> {
-        options.check().map_err(exchange_error)?;
+        options.check()?;
         let prepared = deadline.bound("answer", prepared).await?;
         let (max, ours) = (datagrams.max_payload(), prepared.endpoint());
         let (begun, data) = (deadline.begun(), options.data());
         let connector = Connector::new(&server, &ours, data, max, begun, options.timeout());
-        let mut connector = connector.map_err(exchange_error)?;
+        let mut connector = connector?;
         let client = Client {
             datagrams,
             pool: deadline.bound("answer", pool(datagrams, BUFFERS)).await?,
@@ -82,7 +81,7 @@ impl Client<'_> {
                     }
                 }
                 Ok(Step::Done(peer)) => break Ok(peer.clone()),
-                Err(error) => break Err(exchange_error(error)),
+                Err(error) => break Err(error.into()),
             }
         };
         // The endpoint may be dropped next.
@@ -109,6 +108,5 @@ impl Client<'_> {
 /// Memory for datagrams, registered on a helper thread.
 pub(super) async fn pool(datagrams: &AsyncDatagrams, blocks: usize) -> Result<BufferPool> {
     let (pd, len) = (datagrams.pd().clone(), datagrams.max_payload() as usize);
-    let pool = threads::run(move || BufferPool::new(&pd, len, blocks)).await;
-    Ok(pool.map_err(Error::Thread)??)
+    Ok(threads::run(move || BufferPool::new(&pd, len, blocks)).await??)
 }

@@ -12,7 +12,6 @@ use rustix::time::{
 };
 use verbs_channel::exchange::ExchangeError;
 
-use super::errors::{exchange_error, tcp};
 use crate::error::{Error, Result};
 use crate::events::CqEvents;
 
@@ -65,8 +64,8 @@ impl Deadline {
     /// Sleeps until then.
     pub(super) async fn sleep_until(&self, until: Instant) -> Result<()> {
         let time = until.saturating_duration_since(Instant::now());
-        let slept = self.within(time, std::future::pending::<()>()).await;
-        slept.map(|_none| ())
+        let never = std::future::pending::<()>();
+        self.within(time, never).await.map(drop)
     }
 
     /// The output of a future, or `None` if it takes longer than `time`, which may end before the deadline or after
@@ -121,7 +120,7 @@ impl Deadline {
 /// The error of a peer that did not do this in time.
 pub(super) fn late_by(timeout: Duration, what: &'static str) -> Error {
     let after = Some(timeout);
-    exchange_error(ExchangeError::TimedOut { what, after })
+    ExchangeError::TimedOut { what, after }.into()
 }
 
 /// A timer that a notifier waits for.
@@ -188,8 +187,9 @@ impl FirstDue {
 }
 
 /// The error of a timer that cannot be started, or has failed.
-pub(super) fn no_timer(source: io::Error) -> Error {
-    tcp("set a deadline for", source)
+fn no_timer(source: io::Error) -> Error {
+    let what = "set a deadline for";
+    ExchangeError::Tcp { what, source }.into()
 }
 
 /// The shortest time of a timer that is started anew: so that one that is early does not spin.

@@ -2,29 +2,27 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::future::{poll_fn, ready};
-use std::io;
+use std::future::poll_fn;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::task::{self, Context, Poll};
 use std::time::{Duration, Instant};
 
-use verbs_channel::__private::is_of_one_connection;
-use verbs_channel::connect::PeerAddr;
+use verbs_channel::__private::{HostAddress, is_of_one_connection};
+use verbs_channel::connect::{Met, PeerAddr};
 use verbs_channel::engine::ConnectedMember;
-use verbs_channel::exchange::Side;
-use verbs_channel::{Connect, PreparedChannel};
+use verbs_channel::exchange::ExchangeError;
+use verbs_channel::{Connect, DownReason, PreparedChannel};
 
-use super::callers::{
-    Bind, Boxed, Caller, Callers, HandshakeResult, MAX_HANDSHAKES, Meeting, Terms,
-};
+use super::callers::{Bind, Boxed, Caller, HandshakeResult, MAX_HANDSHAKES, Source, Terms};
 use super::clients::Clients;
+#[cfg(feature = "rdmacm")]
+use super::cm;
 use super::deadline::{Deadline, FirstDue, late_by};
-use super::errors::{check, exchange_error, tcp, with_peer};
-use super::exchange::Progress;
-use crate::error::{Error, Result};
+use super::tcp::{Progress, check};
+use crate::channel::AsyncChannel;
+use crate::error::Result;
 use crate::group::AsyncGroup;
-use crate::notifier::CqNotifier;
 use crate::task::sync::Mutex;
 use crate::threads;
 use crate::threads::on_thread::OnThread;
@@ -82,7 +80,17 @@ pub struct Listener {
 struct State {
     terms: Terms,
     // Polled only while the group has not failed.
-    failed: Boxed<Error>,
+    failed: Boxed<DownReason>,
+    peers: Peers,
+}
+
+enum Peers {
+    Connections(Box<Connections>),
+    Datagrams(Box<Clients>),
+}
+
+/// Peers that come over TCP or by `rdma_cm`.
+struct Connections {
     source: Source,
     handshakes: Vec<Handshake>,
     // Has come while there was no place.
@@ -90,21 +98,17 @@ struct State {
     timer: FirstDue,
 }
 
-enum Source {
-    Callers(Box<dyn Callers>),
-    Datagrams(Box<Clients>),
-}
-
-struct TcpCallers {
-    listener: TcpListener,
-    notifier: Box<dyn CqNotifier>,
-    needs_rdma_cm: bool,
-}
-
 struct Handshake {
     peer: Option<SocketAddr>,
     progress: Arc<Progress>,
-    met: Meeting,
+    met: Boxed<Result<Met<AsyncChannel>>>,
+}
+
+/// A handshake that ends if its peer does not go on.
+struct Late {
+    at: usize,
+    due: Instant,
+    after: Duration,
 }
 
 impl Listener {
@@ -115,35 +119,35 @@ impl Listener {
     ) -> Result<Self> {
         let events = &group.shared().events;
         // The options are checked first: otherwise each peer would be refused for this side's mistake.
-        let (source, local_addr) = match on.into_inner() {
+        let peers = match on.into_inner() {
             Bind::Address(address) => {
                 check(group, &options)?;
-                let bound = match address.known() {
-                    Some(addresses) => TcpListener::bind(&addresses[..]),
-                    None => {
-                        let looked_up = threads::look_up(move || {
-                            let addresses = address.resolve()?;
-                            Ok::<_, verbs_channel::Error>(TcpListener::bind(&addresses[..]))
-                        });
-                        looked_up.await.map_err(Error::Thread)??
-                    }
-                };
-                TcpCallers::on(bound?, group)?
+                Peers::from(Source::tcp(bind(address).await?, events)?)
             }
             Bind::Tcp(listener) => {
                 check(group, &options)?;
-                TcpCallers::on(listener, group)?
+                Peers::from(Source::tcp(listener, events)?)
             }
             #[cfg(feature = "rdmacm")]
-            on @ (Bind::Cm(_) | Bind::CmAddress(_)) => {
-                let (callers, local_addr) = super::cm::requests(on, &options, events).await?;
-                (Source::Callers(callers), local_addr)
+            Bind::CmAddress(address) => {
+                options.check_cm()?;
+                let listener = cm::bind(address).await?;
+                Peers::from(Source::Cm(cm::Requests::of(listener, events)?))
+            }
+            #[cfg(feature = "rdmacm")]
+            Bind::Cm(listener) => {
+                let listener = OnThread::new(listener);
+                options.check_cm()?;
+                Peers::from(Source::Cm(cm::Requests::of(listener, events)?))
             }
             Bind::Datagrams(datagrams) => {
-                options.check().map_err(exchange_error)?;
-                let clients = Clients::new(datagrams, events).await?;
-                (Source::Datagrams(Box::new(clients)), None)
+                options.check()?;
+                Peers::Datagrams(Box::new(Clients::new(datagrams, events).await?))
             }
+        };
+        let local_addr = match &peers {
+            Peers::Connections(connections) => connections.source.local_addr(),
+            Peers::Datagrams(_) => None,
         };
         let state = State {
             failed: Box::pin(Arc::clone(group.shared()).failed()),
@@ -152,10 +156,7 @@ impl Listener {
                 options,
                 prepare: None,
             },
-            source,
-            handshakes: Vec::new(),
-            waiting: None,
-            timer: FirstDue::default(),
+            peers,
         };
         Ok(Self {
             local_addr,
@@ -171,7 +172,7 @@ impl Listener {
     /// # Errors
     ///
     /// This side cannot accept, for example because no descriptors are left (`EMFILE`), or the datagram endpoint is
-    /// down. The call can be repeated. The error of a single peer is in its [`HandshakeResult`]. After [`Error::Channel`] with
+    /// down. The call can be repeated. The error of a single peer is in its [`HandshakeResult`]. After [`Error::Channel`](crate::Error::Channel) with
     /// [`GroupFailed`](verbs_channel::Error::GroupFailed) no peer can be accepted any more: the device, the completion
     /// queue or the notifier of the group has failed.
     pub async fn accept(&mut self) -> Result<HandshakeResult> {
@@ -186,46 +187,18 @@ impl Listener {
     pub fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<Result<HandshakeResult>> {
         let max_handshakes = self.max_handshakes;
         let state = self.state.get_mut();
-        let failed = state.terms.group.poll_failed(state.failed.as_mut(), cx);
-        if let Poll::Ready(error) = failed {
-            return Poll::Ready(Err(error));
+        let failed = match state.terms.group.failure() {
+            Some(reason) => Poll::Ready(reason),
+            None => state.failed.as_mut().poll(cx),
+        };
+        if let Poll::Ready(reason) = failed {
+            return Poll::Ready(Err(verbs_channel::Error::GroupFailed(reason).into()));
         }
-        if let Source::Datagrams(clients) = &mut state.source {
-            return clients.poll_accept(&state.terms, max_handshakes, cx);
-        }
-        if let Some(arrival) = state.poll_handshakes(cx, 0) {
-            return Poll::Ready(Ok(arrival));
-        }
-        loop {
-            let timeout = state.terms.options.timeout();
-            if let Some(at) = state.overdue(timeout) {
-                return Poll::Ready(Ok(state.late(at, timeout)));
+        match &mut state.peers {
+            Peers::Connections(connections) => {
+                connections.poll_accept(&state.terms, max_handshakes, cx)
             }
-            if state.waiting.is_none()
-                && let Source::Callers(callers) = &mut state.source
-                && let Poll::Ready(come) = callers.poll_caller(cx)
-            {
-                match come {
-                    Ok(caller) => state.waiting = Some(caller),
-                    Err(error) if is_of_one_connection(&error) => continue,
-                    Err(error) => return Poll::Ready(Err(tcp("accept", error))),
-                }
-            }
-            if state.handshakes.len() < max_handshakes {
-                if let Some(caller) = state.waiting.take() {
-                    state.begin(caller);
-                    if let Some(arrival) = state.poll_handshakes(cx, state.handshakes.len() - 1) {
-                        return Poll::Ready(Ok(arrival));
-                    }
-                    continue;
-                }
-            } else if state.waiting.is_some()
-                && let Some((at, since)) = state.loser(max_handshakes)
-                && since.elapsed() >= SILENCE
-            {
-                return Poll::Ready(Ok(state.late(at, SILENCE)));
-            }
-            task::ready!(state.poll_timer(max_handshakes, cx))?;
+            Peers::Datagrams(clients) => clients.poll_accept(&state.terms, max_handshakes, cx),
         }
     }
 
@@ -286,73 +259,80 @@ impl Listener {
     ///
     /// Dropping the listener does the same, but with `rdma_cm` on a helper thread, without waiting for it.
     pub async fn close(self) {
-        let state = self.state.into_inner();
-        drop((state.handshakes, state.waiting));
-        if let Source::Callers(callers) = state.source {
-            callers.close().await;
+        if let Peers::Connections(connections) = self.state.into_inner().peers {
+            drop((connections.handshakes, connections.waiting));
+            connections.source.close().await;
         }
     }
 }
 
-impl TcpCallers {
-    fn on(listener: TcpListener, group: &AsyncGroup) -> Result<(Source, Option<SocketAddr>)> {
-        listener.set_nonblocking(true)?;
-        let events = &group.shared().events;
-        let callers = Self {
-            notifier: events.another_notifier(listener.try_clone()?.into())?,
-            needs_rdma_cm: group.pd().context().device().needs_rdma_cm(),
-            listener,
-        };
-        let local_addr = callers.listener.local_addr().ok();
-        Ok((Source::Callers(Box::new(callers)), local_addr))
-    }
+/// Listens at the first of these addresses that is free.
+async fn bind(address: HostAddress) -> Result<TcpListener> {
+    let addresses = match address.known() {
+        Some(addresses) => addresses,
+        None => threads::look_up(move || address.resolve()).await??,
+    };
+    Ok(TcpListener::bind(&addresses[..])?)
 }
 
-impl Callers for TcpCallers {
-    fn poll_caller(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Caller>> {
-        let (stream, peer) = loop {
-            match self.listener.accept() {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    task::ready!(self.notifier.poll_readable(cx))?;
-                }
-                accepted => break accepted?,
-            }
-        };
-        Poll::Ready(Ok(Caller {
-            peer: Some(peer),
-            connect: Box::new(move |terms, progress| {
-                Box::pin(async move {
-                    let prepared = terms.prepare(Some(peer.into()));
-                    let (group, options) = (&terms.group, &terms.options);
-                    let end = (stream, Side::Accepts);
-                    group.exchange_over(end, options, prepared, &progress).await
-                })
-            }),
+impl From<Source> for Peers {
+    fn from(source: Source) -> Self {
+        Self::Connections(Box::new(Connections {
+            source,
+            handshakes: Vec::new(),
+            waiting: None,
+            timer: FirstDue::default(),
         }))
     }
+}
 
-    fn late(&self, has_shown: bool) -> &'static str {
-        match has_shown && self.needs_rdma_cm {
-            true => "connect",
-            false => "write",
+impl Connections {
+    fn poll_accept(
+        &mut self,
+        terms: &Terms,
+        max_handshakes: usize,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<HandshakeResult>> {
+        if let Some(arrival) = self.poll_handshakes(cx, 0) {
+            return Poll::Ready(Ok(arrival));
+        }
+        loop {
+            let late = self.first_late(terms.options.timeout(), max_handshakes);
+            let due = late.as_ref().map(|late| late.due);
+            if let Some(late) = late.filter(|late| late.due <= Instant::now()) {
+                return Poll::Ready(Ok(self.end(&late, &terms.group)));
+            }
+            if self.waiting.is_none()
+                && let Poll::Ready(come) = self.source.poll_caller(cx)
+            {
+                match come {
+                    Ok(caller) => self.waiting = Some(caller),
+                    Err(error) if is_of_one_connection(&error) => {}
+                    Err(source) => {
+                        let what = "accept";
+                        return Poll::Ready(Err(ExchangeError::Tcp { what, source }.into()));
+                    }
+                }
+            } else if self.handshakes.len() < max_handshakes
+                && let Some(caller) = self.waiting.take()
+            {
+                self.begin(caller, terms.clone());
+                if let Some(arrival) = self.poll_handshakes(cx, self.handshakes.len() - 1) {
+                    return Poll::Ready(Ok(arrival));
+                }
+            } else {
+                task::ready!(self.timer.poll(due, &terms.group.shared().events, cx))?;
+            }
         }
     }
 
-    fn close(self: Box<Self>) -> Boxed<()> {
-        Box::pin(ready(()))
-    }
-}
-
-impl State {
-    fn begin(&mut self, caller: Caller) {
-        let terms = self.terms.clone();
+    fn begin(&mut self, caller: Caller, terms: Terms) {
         let (timeout, events) = (terms.options.timeout(), &terms.group.shared().events);
         let progress = Arc::new(Progress::new(Deadline::of_listener(timeout, events)));
-        let met = (caller.connect)(terms, Arc::clone(&progress));
         self.handshakes.push(Handshake {
-            peer: caller.peer,
+            peer: caller.peer(),
+            met: Box::pin(caller.connect(terms, Arc::clone(&progress))),
             progress,
-            met,
         });
     }
 
@@ -360,20 +340,25 @@ impl State {
     fn poll_handshakes(&mut self, cx: &mut Context<'_>, from: usize) -> Option<HandshakeResult> {
         for at in from..self.handshakes.len() {
             if let Poll::Ready(outcome) = self.handshakes[at].met.as_mut().poll(cx) {
-                let Handshake { peer, .. } = self.handshakes.swap_remove(at);
-                let outcome = outcome.map_err(|error| with_peer(error, peer));
-                let peer = peer.map(PeerAddr::Socket);
-                return Some(HandshakeResult { peer, outcome });
+                return Some(self.handshakes.swap_remove(at).ended(outcome));
             }
         }
         None
     }
 
-    /// The oldest handshake, if it has taken this time.
-    fn overdue(&self, time: Duration) -> Option<usize> {
-        let begun = |at: &usize| self.handshakes[*at].begun();
-        let oldest = (0..self.handshakes.len()).min_by_key(begun);
-        oldest.filter(|at| begun(at).elapsed() >= time)
+    /// The first handshake that is late, or loses its place if a peer waits for one.
+    fn first_late(&self, timeout: Duration, max_handshakes: usize) -> Option<Late> {
+        let late = |at, begun: Instant, after| {
+            let due = begun.checked_add(after)?;
+            Some(Late { at, due, after })
+        };
+        let begun = (0..).zip(self.handshakes.iter().map(Handshake::begun));
+        let oldest = begun.min_by_key(|(_, begun)| *begun);
+        let oldest = oldest.and_then(|(at, begun)| late(at, begun, timeout));
+        let is_full = self.waiting.is_some() && self.handshakes.len() >= max_handshakes;
+        let loser = is_full.then(|| self.loser(max_handshakes)).flatten();
+        let loser = loser.and_then(|(at, since)| late(at, since, SILENCE));
+        oldest.into_iter().chain(loser).min_by_key(|late| late.due)
     }
 
     /// The first handshake that loses its place to another peer, and since when this side waits for its peer: the
@@ -413,30 +398,10 @@ impl State {
         Some((*at, *since))
     }
 
-    /// Ends a handshake that has taken this time.
-    fn late(&mut self, at: usize, after: Duration) -> HandshakeResult {
-        let Handshake { peer, progress, .. } = self.handshakes.swap_remove(at);
-        let what = match &self.source {
-            Source::Callers(callers) => callers.late(progress.has_shown()),
-            Source::Datagrams(_) => "confirm",
-        };
-        HandshakeResult {
-            peer: peer.map(PeerAddr::Socket),
-            outcome: Err(with_peer(late_by(after, what), peer)),
-        }
-    }
-
-    /// Waits until the first handshake is late, or loses its place.
-    fn poll_timer(&mut self, max_handshakes: usize, cx: &mut Context<'_>) -> Poll<Result<()>> {
-        let timeout = self.terms.options.timeout();
-        let begun = self.handshakes.iter().map(Handshake::begun).min();
-        let late = begun.and_then(|begun| begun.checked_add(timeout));
-        let is_full = self.waiting.is_some() && self.handshakes.len() >= max_handshakes;
-        let loser = is_full.then(|| self.loser(max_handshakes)).flatten();
-        let loses = loser.and_then(|(_, since)| since.checked_add(SILENCE));
-        let due = late.into_iter().chain(loses).min();
-        let events = &self.terms.group.shared().events;
-        self.timer.poll(due, events, cx)
+    fn end(&mut self, late: &Late, group: &AsyncGroup) -> HandshakeResult {
+        let ended = self.handshakes.swap_remove(late.at);
+        let what = self.source.late(ended.progress.has_shown(), group);
+        ended.ended(Err(late_by(late.after, what)))
     }
 }
 
@@ -447,6 +412,13 @@ impl Handshake {
 
     fn ip(&self) -> Option<IpAddr> {
         self.peer.map(|peer| peer.ip())
+    }
+
+    fn ended(self, outcome: Result<Met<AsyncChannel>>) -> HandshakeResult {
+        HandshakeResult {
+            peer: self.peer.map(PeerAddr::Socket),
+            outcome: outcome.map_err(|error| error.with_peer(self.peer)),
+        }
     }
 }
 

@@ -3,27 +3,25 @@
 //! The protocols are those of [`verbs_channel::connect`], so either side can be blocking. Waits are for
 //! the notifier of the group's [`CqEvents`], so there is nothing that belongs to one runtime.
 
+mod address;
 mod callers;
 mod clients;
 #[cfg(feature = "rdmacm")]
 mod cm;
 mod datagrams;
 mod deadline;
-mod errors;
-mod exchange;
 mod listener;
-mod resolve;
 mod tcp;
 
 use std::future::{Future, ready};
 use std::io;
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
 
-use verbs_channel::__private::{Attempt, Attempts, HostAddress};
 use verbs_channel::connect::Met;
 use verbs_channel::engine::ConnectedMember;
 #[expect(unused_imports, reason = "named in documentation")]
-use verbs_channel::exchange::{ExchangeError, Side};
+use verbs_channel::exchange::ExchangeError;
+use verbs_channel::exchange::Side;
 use verbs_channel::verbs_core::ProtectionDomain;
 use verbs_channel::{Channel, Connect, Peer, PreparedChannel};
 
@@ -37,10 +35,8 @@ pub use callers::{Bind, HandshakeResult};
 #[cfg(feature = "rdmacm")]
 pub use cm::{CmDatagramListener, CmDatagramRequest};
 use deadline::Deadline;
-use errors::{check, with_peer};
-use exchange::{Prepared, Progress};
 pub use listener::Listener;
-use resolve::resolve;
+use tcp::{Prepared, check, dial};
 
 impl AsyncGroup {
     /// Connects a new channel to a peer that accepts, within the timeout of the [options](Connect): over TCP unless
@@ -111,11 +107,8 @@ impl AsyncGroup {
             Peer::Tcp(address) => {
                 check(self, options)?;
                 let (stream, address) = dial(address, &deadline).await?;
-                let progress = Progress::new(deadline);
-                let end = (stream, Side::Connects);
-                let met = self.exchange_over(end, options, prepared, &progress);
-                let met = progress.bound(self, met).await;
-                met.map_err(|error| with_peer(error, Some(address)))
+                let end = (stream, Side::Connects, Some(address));
+                self.exchange_by(deadline, end, options, prepared).await
             }
             #[cfg(feature = "rdmacm")]
             Peer::Cm(address) => self.connect_cm(address, options, prepared, deadline).await,
@@ -224,7 +217,7 @@ impl AsyncGroup {
         let options = options.into();
         async move {
             let deadline = Deadline::after(options.timeout(), &self.shared().events);
-            let progress = Progress::new(deadline);
+            let progress = tcp::Progress::new(deadline);
             let met = self.accept_cm(request, &options, ready(Ok(prepared)), &progress);
             progress.deadline.bound("confirm", met).await
         }
@@ -236,13 +229,10 @@ impl AsyncGroup {
         options: Connect,
         prepared: impl Future<Output = Result<Prepared>>,
     ) -> Result<Met<AsyncChannel>> {
-        let peer = stream.peer_addr().ok();
         let deadline = Deadline::after(options.timeout(), &self.shared().events);
-        let progress = Progress::new(deadline);
-        let end = (stream, options.stream_side());
-        let met = self.exchange_over(end, &options, prepared, &progress);
-        let met = progress.bound(self, met).await;
-        met.map_err(|error| with_peer(error, peer))
+        let peer = stream.peer_addr().ok();
+        let end = (stream, options.stream_side(), peer);
+        self.exchange_by(deadline, end, &options, prepared).await
     }
 }
 
@@ -311,28 +301,5 @@ impl AsyncChannel {
     ) -> Result<Met<Self>> {
         let group = AsyncGroup::new(Channel::builder(pd), 1, events)?;
         group.connect(peer, options).await
-    }
-}
-
-/// Connects over TCP to the first of a peer's addresses that answers.
-async fn dial(address: HostAddress, deadline: &Deadline) -> Result<(TcpStream, SocketAddr)> {
-    let addresses = resolve(deadline, address).await?;
-    let mut attempts = Attempts::new(addresses, deadline.begun(), deadline.timeout());
-    loop {
-        match attempts.step().map_err(verbs_channel::Error::from)? {
-            Attempt::Pause(until) => deadline.sleep_until(until).await?,
-            Attempt::Try(address, until) => {
-                let time = until.saturating_duration_since(std::time::Instant::now());
-                let dialled = tcp::dial(address, deadline.events());
-                match deadline.within(time, dialled).await? {
-                    None => attempts.timed_out(),
-                    Some(dialled) => {
-                        if let Some(stream) = attempts.dialled(dialled) {
-                            return Ok((stream, address));
-                        }
-                    }
-                }
-            }
-        }
     }
 }

@@ -9,7 +9,7 @@ use verbs_channel::verbs_core::rdmacm::MulticastGroup;
 
 use super::AsyncDatagrams;
 use super::state::Shared;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::task::wake;
 use crate::threads;
 
@@ -26,8 +26,8 @@ impl AsyncDatagrams {
         group: MulticastGroup,
     ) -> Result<()> {
         let shared = Arc::clone(&self.shared);
-        let joined = threads::run(move || Joined::new(shared, endpoint, group)).await;
-        joined.map_err(Error::Thread)??.keep();
+        let joined = threads::run(move || Joined::new(shared, endpoint, group)).await??;
+        joined.keep();
         Ok(())
     }
 
@@ -39,8 +39,8 @@ impl AsyncDatagrams {
         numbers: impl RangeBounds<u64> + Send + 'static,
     ) -> Result<bool> {
         let shared = Arc::clone(&self.shared);
-        let left = threads::run_always(move || Left(Some(shared.leave(&group, numbers)))).await;
-        let mut left = left.map_err(Error::Thread)?;
+        let left = threads::run_always(move || Left(Some(shared.leave(&group, numbers))));
+        let mut left = left.await?;
         left.0.take().unwrap_or(Ok(false))
     }
 }

@@ -136,7 +136,7 @@ impl AsyncDatagrams {
     /// # Errors
     ///
     /// Those of [`Datagrams::send_to`](verbs_channel::Datagrams::send_to) except for backpressure, with
-    /// the buffer; and [`Error::Io`] if no helper thread can be started.
+    /// the buffer; and [`Error::Thread`] if no helper thread can be started.
     pub async fn send_to(
         &self,
         peer: &DatagramEndpoint,

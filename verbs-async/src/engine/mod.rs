@@ -22,7 +22,6 @@ use verbs_channel::{ChannelId, DownReason};
 
 use crate::device_events::DeviceWatcher;
 use crate::driver::{self, Driver};
-use crate::error::Error;
 use crate::events::watcher::{DeviceListener, Failed};
 use crate::events::{CqEvents, CqListener};
 use crate::notifier;
@@ -149,9 +148,8 @@ impl SharedEngine {
     }
 
     /// Waits until the group has failed: for what makes channels that join.
-    pub(crate) async fn failed(self: Arc<Self>) -> Error {
-        let reason = self.when_destroyed(None, || self.failure()).await;
-        verbs_channel::Error::GroupFailed(reason).into()
+    pub(crate) async fn failed(self: Arc<Self>) -> DownReason {
+        self.when_destroyed(None, || self.failure()).await
     }
 
     /// Waits until the device is done with the memory of a channel that was [ended](Self::end).

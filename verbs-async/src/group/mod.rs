@@ -10,10 +10,8 @@ pub use shared_messages::SharedMessages;
 use std::fmt;
 use std::future::Future;
 use std::os::fd::OwnedFd;
-use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 #[expect(unused_imports, reason = "named in documentation")]
@@ -29,7 +27,7 @@ use crate::device_events::DeviceWatcher;
 use crate::driver::Driver;
 use crate::engine::SharedEngine;
 use crate::engine::destroying::Destroyed;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::events::CqEvents;
 use crate::events::watcher::DeviceListener as _;
 use crate::task::wake;
@@ -246,7 +244,7 @@ impl AsyncGroup {
     ///
     /// # Errors
     ///
-    /// Those of the handshake and of [`join`](Self::join); [`Error::Thread`].
+    /// Those of the handshake and of [`join`](Self::join); [`Error::Thread`](crate::Error::Thread).
     #[doc(alias = "ibv_modify_qp")]
     pub fn handshake(
         &self,
@@ -282,8 +280,8 @@ impl AsyncGroup {
         &self,
     ) -> Result<OnThread<PreparedChannel<ConnectedMember>>> {
         let factory = self.shared.factory.clone();
-        let prepared = threads::run(move || factory.prepare()).await;
-        Ok(OnThread::new(prepared.map_err(Error::Thread)??))
+        let prepared = threads::run(move || factory.prepare()).await??;
+        Ok(OnThread::new(prepared))
     }
 
     /// Creates two channels of the group that are connected to each other: for tests and first
@@ -318,18 +316,6 @@ impl AsyncGroup {
     #[must_use]
     pub fn failure(&self) -> Option<DownReason> {
         self.shared.failure()
-    }
-
-    /// Whether the group has failed, for a listener with this future of [`SharedEngine::failed`].
-    pub(crate) fn poll_failed(
-        &self,
-        failed: Pin<&mut (dyn Future<Output = Error> + Send)>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Error> {
-        match self.failure() {
-            Some(reason) => Poll::Ready(verbs_channel::Error::GroupFailed(reason).into()),
-            None => failed.poll(cx),
-        }
     }
 
     /// Waits until helper threads have destroyed the queue pairs of the channels that were

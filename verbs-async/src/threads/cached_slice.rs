@@ -7,7 +7,7 @@ use std::task::Poll;
 use verbs_channel::buffer::SharedSlice;
 use verbs_channel::registration_cache::CachedMemory;
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::task::coop;
 use crate::threads;
 
@@ -37,8 +37,8 @@ use crate::threads;
 ///
 /// # Errors
 ///
-/// [`Error::Channel`], with those of [`CachedMemory::slice`] except for backpressure. [`Error::Thread`]: no
-/// helper thread can be started.
+/// [`Error::Channel`](crate::Error::Channel), with those of [`CachedMemory::slice`] except for backpressure. [`Error::Thread`](crate::Error::Thread):
+/// no helper thread can be started.
 #[doc(alias = "ibv_reg_mr")]
 pub async fn cached_slice(
     memory: &CachedMemory,
@@ -53,7 +53,7 @@ pub async fn cached_slice(
             Ok(None) => {
                 let memory = memory.clone();
                 let registers = threads::run(move || memory.slice(range));
-                registers.await.map_err(Error::Thread)?
+                registers.await?
             }
             Err(error) => Err(error),
         };

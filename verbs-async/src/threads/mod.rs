@@ -29,7 +29,6 @@ pub(crate) mod on_thread;
 pub(crate) mod per_process;
 mod pool;
 
-use std::any::Any;
 use std::future::Future;
 use std::io;
 use std::mem;
@@ -37,10 +36,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+use std::thread;
 use std::time::Instant;
 
 use verbs_channel::verbs_core::__private::Process;
 
+use crate::error::{Error, Result};
 use crate::task::sync::Mutex;
 use crate::task::wake;
 use per_process::PerProcess;
@@ -170,7 +171,7 @@ impl<T: Send + 'static> Call<T> {
 
 enum CallState<T> {
     Running(Option<Waker>),
-    Returned(Result<T, Box<dyn Any + Send>>),
+    Returned(thread::Result<T>),
     /// The result was taken, or the call was abandoned.
     Over,
 }
@@ -204,12 +205,12 @@ impl<T: Send + 'static> Future for Call<T> {
     ///
     /// # Errors
     ///
-    /// No thread can be started, and none runs.
-    type Output = io::Result<T>;
+    /// [`Error::Thread`]: no thread can be started, and none runs.
+    type Output = Result<T>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         if let Some(error) = self.refused.take() {
-            return Poll::Ready(Err(error));
+            return Poll::Ready(Err(Error::Thread(error)));
         }
         let new = cx.waker().clone();
         let mut state = self.state.lock();
@@ -225,8 +226,8 @@ impl<T: Send + 'static> Future for Call<T> {
         match returned {
             CallState::Returned(Ok(value)) => Poll::Ready(Ok(value)),
             CallState::Returned(Err(panic)) => resume_unwind(panic),
-            CallState::Running(_) | CallState::Over => Poll::Ready(Err(io::Error::other(
-                "the result of a call was taken already",
+            CallState::Running(_) | CallState::Over => Poll::Ready(Err(Error::Thread(
+                io::Error::other("the result of a call was taken already"),
             ))),
         }
     }

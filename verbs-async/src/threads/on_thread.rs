@@ -4,7 +4,7 @@ use std::ops::{Deref, DerefMut};
 
 use verbs_channel::verbs_core::__private::Process;
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::threads::{self, Source};
 
 /// A value that is dropped on a helper thread: on this one only if no thread can be started, and none runs.
@@ -25,8 +25,7 @@ impl<T: Send + 'static> OnThread<T> {
         call: impl FnOnce(T) -> R + Send + 'static,
     ) -> Result<R> {
         let value = self.into_inner();
-        let called = threads::run_for(source, move || call(value)).await;
-        called.map_err(Error::Thread)
+        threads::run_for(source, move || call(value)).await
     }
 
     /// The same for a call that leaves the value there.

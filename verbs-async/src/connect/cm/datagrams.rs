@@ -5,17 +5,16 @@ use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use verbs_channel::__private::{Attempt, Attempts, CmDatagrams, HostAddress};
+use verbs_channel::__private::{Attempts, CmDatagrams, HostAddress};
 use verbs_channel::verbs_core::path::DatagramEndpoint;
 use verbs_channel::verbs_core::rdmacm::{
     DatagramListener, DatagramRequest, DatagramService, Message, PrivateData,
 };
 
+use super::super::address::first_that_answers;
 use super::super::deadline::Deadline;
-use super::super::errors::{exchange_error, with_peer};
-use super::super::resolve::resolve;
 use super::ended;
 use super::message::OwnedMessage;
 use super::requests::Requests;
@@ -195,32 +194,25 @@ impl AsyncDatagrams {
         let message = Arc::new(OwnedMessage::of(message.into()));
         let service = service.into();
         let deadline = Deadline::after(timeout, self.events());
-        let addresses = resolve(&deadline, service).await?;
-        let mut attempts = Attempts::new(addresses, deadline.begun(), timeout);
-        let ((service, private_data), address) = loop {
-            match attempts.step().map_err(verbs_channel::Error::from)? {
-                Attempt::Pause(until) => deadline.sleep_until(until).await?,
-                Attempt::Try(address, until) => {
-                    let time = until.saturating_duration_since(Instant::now());
-                    let ask = self.ask_cm(address, Arc::clone(&message), (time, timeout));
-                    match deadline.within(time, ask).await? {
-                        Some(Ok(found)) => break (found, address),
-                        Some(Err(Error::Channel(verbs_channel::Error::Exchange(failure)))) => {
-                            attempts.failed(failure.error);
-                        }
-                        Some(Err(error)) => return Err(error),
-                        None => attempts.timed_out(),
-                    }
-                }
+        let attempt = |address, left| self.ask_cm(address, Arc::clone(&message), (left, timeout));
+        let answer = |attempts: &mut Attempts, asked| match asked {
+            Err(Error::Channel(verbs_channel::Error::Exchange(failure))) => {
+                attempts.failed(failure.error);
+                None
             }
+            asked => Some(asked),
         };
+        let found = first_that_answers(&deadline, service, attempt, answer);
+        let (found, address) = found.await?;
+        let (service, private_data) = found?;
         let ours = self.by_manager();
         let found = async {
-            let found = service.call(None, move |service| ours.found(&service));
-            found.await?.map_err(exchange_error)
+            Ok(service
+                .call(None, move |service| ours.found(&service))
+                .await??)
         };
         let found = deadline.bound("answer", found).await;
-        let (endpoint, handle) = found.map_err(|error| with_peer(error, Some(address)))?;
+        let (endpoint, handle) = found.map_err(|error| error.with_peer(Some(address)))?;
         self.add_handle(&endpoint, handle);
         Ok((endpoint, private_data))
     }
@@ -236,9 +228,9 @@ impl AsyncDatagrams {
         message: Arc<OwnedMessage>,
         (left, timeout): (Duration, Duration),
     ) -> Result<(OnThread<DatagramService>, PrivateData)> {
-        let explained = |error| exchange_error(CmDatagrams::explain(error, timeout));
+        let explained = |error| CmDatagrams::explain(error, timeout);
         let begun = threads::run(move || DatagramService::find(address, left, message.get()));
-        let finding = begun.await.map_err(Error::Thread)?.map_err(explained)?;
+        let finding = begun.await?.map_err(explained)?;
         let service = ended(self.events(), finding, timeout).await?;
         let private_data = *service.private_data();
         Ok((service, private_data))
@@ -266,7 +258,7 @@ impl AsyncDatagrams {
             .request
             .call(None, move |request| ours.answer(request, message.get()));
         let answered = answered.await?;
-        answered.map_err(|error| with_peer(exchange_error(error), peer))
+        answered.map_err(|error| Error::from(error).with_peer(peer))
     }
 }
 

@@ -22,11 +22,9 @@ pub(super) use verbs_channel::verbs_core::rdmacm;
 use verbs_channel::verbs_core::rdmacm::{ConnectRequest, Connection, Pending, Step};
 use verbs_channel::{Connect, PreparedChannel};
 
+use super::address::resolve;
 use super::deadline::Deadline;
-use super::errors::{exchange_error, with_peer};
-use super::exchange::{GRACE, Prepared, Progress};
-use super::resolve::resolve;
-use super::tcp::Socket;
+use super::tcp::{GRACE, Prepared, Progress, Socket};
 use crate::channel::AsyncChannel;
 use crate::error::{Error, Result};
 use crate::events::CqEvents;
@@ -34,7 +32,7 @@ use crate::group::AsyncGroup;
 use crate::threads::Source;
 use crate::threads::on_thread::OnThread;
 pub use datagrams::{CmDatagramListener, CmDatagramRequest};
-pub(super) use requests::requests;
+pub(super) use requests::{Requests, bind};
 
 type Side = OnThread<CmExchange<ConnectedMember>>;
 
@@ -50,7 +48,7 @@ impl AsyncGroup {
         prepared: impl Future<Output = Result<Prepared>>,
         deadline: Deadline,
     ) -> Result<Met<AsyncChannel>> {
-        options.check_cm().map_err(exchange_error)?;
+        options.check_cm()?;
         let addresses = resolve(&deadline, peer).await?;
         let prepared = deadline.bound("answer", prepared).await?.into_inner();
         // The options were checked: an error would drop the channel here.
@@ -90,14 +88,14 @@ impl AsyncGroup {
     /// Connects to the peer of an exchange over TCP, as devices of iWARP need it.
     pub(super) async fn meet_by_manager(
         &self,
-        socket: &Socket,
+        socket: &Socket<'_>,
         exchange: &mut Exchange,
         prepared: Prepared,
         progress: &Progress,
     ) -> Result<AsyncChannel> {
         let deadline = &progress.deadline;
         let meeting = exchange.meeting().cloned();
-        let meeting = meeting.ok_or_else(|| exchange_error(ExchangeError::Over))?;
+        let meeting = meeting.ok_or(ExchangeError::Over)?;
         let listens = meeting.listens;
         let local = socket.stream.local_addr().ok();
         let (timeout, begun) = (deadline.timeout(), deadline.begun());
@@ -107,7 +105,7 @@ impl AsyncGroup {
         let mut side = OnThread::new(side.await??);
         exchange.listens_at(side.listens_at());
         progress.waits();
-        socket.run(exchange).await.map_err(exchange_error)?;
+        socket.run(exchange).await?;
         if listens {
             exchange.read_ahead();
             let met = self.run_cm(side, Some((socket, exchange)), progress);
@@ -124,11 +122,11 @@ impl AsyncGroup {
             let read = deadline.within(time, socket.run(exchange)).await?;
             if let Some(Err(refused @ ExchangeError::Refused { .. })) = read {
                 // The peer's own reason is more precise.
-                return Err(exchange_error(refused));
+                return Err(refused.into());
             }
         }
         met.map(|met| met.channel)
-            .map_err(|error| with_peer(error, listener))
+            .map_err(|error| error.with_peer(listener))
     }
 
     /// Runs one side until its channel has joined, and the peer is connected. If the peer cannot connect, it
@@ -136,7 +134,7 @@ impl AsyncGroup {
     async fn run_cm(
         &self,
         mut side: Side,
-        beside: Option<(&Socket, &mut Exchange)>,
+        beside: Option<(&Socket<'_>, &mut Exchange)>,
         progress: &Progress,
     ) -> Result<Met<AsyncChannel>> {
         let mut channel = None;
@@ -160,7 +158,7 @@ impl AsyncGroup {
                         if !is_read && let Poll::Ready(read) = ahead.as_mut().poll(cx) {
                             is_read = true;
                             if let Err(error) = read {
-                                return Poll::Ready(Err(exchange_error(error)));
+                                return Poll::Ready(Err(error.into()));
                             }
                         }
                         waits.as_mut().poll(cx)
@@ -187,7 +185,7 @@ impl AsyncGroup {
                 CmStep::Established(connection) => {
                     let peer = side.peer_addr().map(PeerAddr::Socket);
                     let private_data = side.into_inner().into_private_data();
-                    let channel = channel.ok_or_else(|| exchange_error(ExchangeError::Over))?;
+                    let channel = channel.ok_or(ExchangeError::Over)?;
                     channel.watch_connection(connection)?;
                     return Ok(Met::new(channel, private_data, peer));
                 }
@@ -233,7 +231,7 @@ where
         notifier.readable().await?;
         let polled;
         (pending, polled) = pending.call_mut(None, Pending::poll).await?;
-        let explained = |error| exchange_error(CmDatagrams::explain(error, timeout));
+        let explained = |error| CmDatagrams::explain(error, timeout);
         if let Some(ended) = polled.map_err(explained)? {
             return Ok(OnThread::new(ended));
         }

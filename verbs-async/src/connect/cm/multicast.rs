@@ -6,10 +6,9 @@ use std::time::Duration;
 use verbs_channel::verbs_core::path::DatagramEndpoint;
 
 use super::super::deadline::Deadline;
-use super::super::errors::exchange_error;
 use super::ended;
 use crate::datagrams::AsyncDatagrams;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::threads;
 
 /// Multicast groups, joined by `rdma_cm`. Needs the feature `rdmacm`.
@@ -29,7 +28,8 @@ impl AsyncDatagrams {
     ///
     /// # Errors
     ///
-    /// As [`Datagrams::join_cm`](verbs_channel::Datagrams::join_cm), and [`Error::Thread`].
+    /// As [`Datagrams::join_cm`](verbs_channel::Datagrams::join_cm), and
+    /// [`Error::Thread`](crate::Error::Thread).
     #[doc(alias = "rdma_join_multicast")]
     #[doc(alias = "ibv_attach_mcast")]
     pub async fn join_cm(
@@ -43,14 +43,12 @@ impl AsyncDatagrams {
         let deadline = Deadline::after(timeout, self.events());
         let joined = async {
             let begins = ours.clone();
-            let joining = threads::run(move || begins.join(local, group)).await;
-            let joining = joining.map_err(Error::Thread)?.map_err(exchange_error)?;
+            let joining = threads::run(move || begins.join(local, group)).await??;
             let group = ended(self.events(), joining, timeout).await?;
             let joined = group.call(None, move |group| {
-                let (endpoint, handle) = ours.joined(&group)?;
-                Ok((group, endpoint, handle))
+                ours.joined(&group).map(|joined| (group, joined))
             });
-            let (group, endpoint, handle) = joined.await?.map_err(exchange_error)?;
+            let (group, (endpoint, handle)) = joined.await??;
             self.join(endpoint, group).await?;
             Ok((endpoint, handle))
         };
