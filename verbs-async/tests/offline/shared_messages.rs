@@ -181,31 +181,6 @@ fn block_goes_to_the_task_that_waited_first() {
 }
 
 #[test]
-fn end_of_a_channel_is_a_message_after_its_others() {
-    let bench = Bench::new();
-    let (shared, mut messages) = Shared::new(&bench, 4);
-    let mut task = waits(&mut messages);
-    shared.arrives(0, 1, b"last");
-    shared.group.abort_all(DownReason::PeerLost);
-    assert!(task.was_woken() > 0);
-    assert_eq!(task.ends().unwrap().bytes(), Some(&b"last"[..]));
-    drop(task);
-    for channel in [0, 1] {
-        let end = taken(&mut messages);
-        assert_eq!(
-            (end.channel, end.end()),
-            (shared.id(channel), Some(DownReason::PeerLost))
-        );
-    }
-    // One that joins later is announced, too.
-    let mut task = waits(&mut messages);
-    let third = join(&shared.group);
-    arrives(1, &third, b"new");
-    announce(&bench);
-    assert_eq!(task.ends().unwrap().channel, third.id());
-}
-
-#[test]
 fn channel_that_a_receive_takes_down_ends_what_waits_on_it() {
     for is_closed in [false, true] {
         let bench = Bench::new();

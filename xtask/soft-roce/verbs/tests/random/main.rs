@@ -34,7 +34,7 @@ fn datagrams_arrive_whole_or_not_at_all() {
 
 #[test]
 fn messages_of_a_group_come_out_once_in_the_order_of_their_channel() {
-    programs("group", 200, group::run);
+    programs("group", 100, group::run);
 }
 
 #[test]
