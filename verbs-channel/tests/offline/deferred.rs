@@ -256,6 +256,19 @@ fn transfer_and_abort_and_reset_and_close_leave_nothing_in_flight() {
     }
 }
 
+#[test]
+fn wait_ends_although_destroying_is_deferred() {
+    let mut channel = channel();
+    let id = channel.id();
+    channel.engine_mut().defer_closing();
+    let ticket = channel.start_receive(region(&channel)).unwrap();
+    let engine = channel.engine_mut();
+    engine.destroy(id, DownReason::Abandoned).unwrap();
+    let ended = bounded(|| channel.wait(ticket, None)).unwrap().unwrap();
+    let aborted = TransportError::Aborted(DownReason::Abandoned);
+    assert_eq!(ended.result.unwrap_err(), aborted);
+}
+
 /// A transfer that has ended has no operation in flight: in another group its ticket would be that of
 /// another channel's operation.
 #[test]

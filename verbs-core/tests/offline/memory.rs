@@ -380,3 +380,15 @@ fn data_in_order_is_what_the_library_promises() {
     assert_eq!(query(|_| 1), both);
     assert_eq!(query(|_| -1), DataInOrder::empty());
 }
+
+#[test]
+fn a_remote_region_names_the_bytes_and_the_remote_key() {
+    let (_, pd, _) = ladder();
+    let shared = pd
+        .reg_shared(vec![0_u8; 100], AccessFlags::REMOTE_READ)
+        .unwrap();
+    let remote = shared.remote();
+    assert_eq!((remote.addr(), remote.len()), (shared.as_ptr() as u64, 100));
+    assert_eq!(remote.rkey(), shared.rkey());
+    assert_ne!(shared.rkey(), shared.lkey());
+}
