@@ -303,7 +303,7 @@ mod threads;
 
 pub use channel::{
     AsyncChannel, AsyncTransfer, IncomingMessage, IncomingMessages, Operation, OperationResult,
-    Payload,
+    Payload, RailsTransfer, transfer_over,
 };
 pub use connect::{Bind, HandshakeResult, Listener};
 #[cfg(feature = "rdmacm")]

@@ -6,6 +6,7 @@ mod operations;
 mod incoming;
 mod leases;
 mod operation;
+mod rails;
 mod transfer;
 
 use std::fmt;
@@ -17,6 +18,7 @@ use crate::engine::SharedEngine;
 use crate::task::sync::Mutex;
 pub use incoming::{IncomingMessage, IncomingMessages};
 pub use operation::{Operation, OperationResult, Payload};
+pub use rails::{RailsTransfer, transfer_over};
 pub use transfer::AsyncTransfer;
 
 /// A connected endpoint for async code.

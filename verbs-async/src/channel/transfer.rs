@@ -89,33 +89,8 @@ use crate::task::coop;
 ///
 /// # Several cards
 ///
-/// A set is one group's, and so one card's. [`Rails`](verbs_channel::Rails) wait on their thread. An async program has a helper
-/// thread of its runtime carry out their transfers, and can abort them meanwhile:
-///
-/// ```no_run
-/// # #[cfg(feature = "tokio")]
-/// # async fn fetch(
-/// #     mut rails: verbs_async::verbs_channel::Rails,
-/// #     mut pages: verbs_async::verbs_channel::Transfer,
-/// #     cancelled: impl Future<Output = ()>,
-/// # ) {
-/// let abort = rails.abort_handle();
-/// let moving = tokio::task::spawn_blocking(move || {
-///     let ended = rails.transfer(&mut pages, None);
-///     (rails, pages, ended)
-/// });
-/// tokio::pin!(moving);
-/// let moved = tokio::select! {
-///     moved = &mut moving => moved,
-///     () = cancelled => {
-///         abort.abort();
-///         // The devices are done with all memory when this returns.
-///         moving.await
-///     }
-/// };
-/// # drop(moved);
-/// # }
-/// ```
+/// A set is one group's, and so one card's. [`transfer_over`](crate::transfer_over) is for
+/// [`Rails`](verbs_channel::Rails).
 #[must_use = "dropping it with operations in flight takes their channels down"]
 pub struct AsyncTransfer {
     shared: Arc<SharedEngine>,

@@ -2,13 +2,14 @@
 //!
 //! On RoCE the kernel resolves a peer's address while the queue pair is moved to RTR. The call
 //! returns only when the peer has answered, or after about a second. The address is chosen by the
-//! peer. There are three pools of threads, so that no call whose time others choose delays the release of something:
+//! peer. There are four pools of threads, so that no call whose time others choose delays the release of something:
 //!
 //! | Pool      | Threads | Calls                                                                                  |
 //! |-----------|---------|----------------------------------------------------------------------------------------|
 //! | calling   | 64      | [`run`], [`run_for`]: whose time others choose. RTR, steps of `rdma_cm`, registrations  |
 //! | releasing | 32      | [`detach`], `run_always`, [`at`]: destroys, drops, wake-ups, what a dropped stream sends |
 //! | lookups   | 8       | [`look_up`]: names of hosts, each for as long as the resolver of the system waits       |
+//! | transfers | any     | [`run_transfer`]: transfers over rails, one at a time for each                           |
 //!
 //! A release takes the driver's time, which is bounded, and that of users' wakers, loggers and
 //! drops. Those run there, too: a drop wakes tasks, and [wake-ups that a thread has
@@ -54,6 +55,9 @@ static RELEASES: PerProcess<Pool> = PerProcess::new(|| Pool::new(32, start));
 static NAMES: PerProcess<Pool> =
     PerProcess::new(|| Pool::new(8, start).releasing_on(RELEASES.get()));
 
+static TRANSFERS: PerProcess<Pool> =
+    PerProcess::new(|| Pool::new(usize::MAX, start).releasing_on(RELEASES.get()));
+
 /// Makes a call on a helper thread. The future is ready when the call has returned.
 ///
 /// If the future is dropped earlier, a call that has not begun is not made. Its arguments are dropped on a
@@ -73,6 +77,29 @@ pub(crate) fn run_for<T: Send + 'static>(
 /// The same for a call that looks up the name of a host: it delays other lookups only.
 pub(crate) fn look_up<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> Call<T> {
     run_on(NAMES.get(), None, call)
+}
+
+/// The same for a transfer, which waits on its thread.
+///
+/// # Errors
+///
+/// No thread can be started. The value is handed back.
+pub(crate) fn run_transfer<V: Send + 'static, T: Send + 'static>(
+    value: V,
+    call: impl FnOnce(V) -> T + Send + 'static,
+) -> Result<Call<T>, (io::Error, V)> {
+    // Not in the job, which is dropped if there is no thread.
+    let given = Arc::new(Mutex::new(Some(value)));
+    let take = |given: &Mutex<Option<V>>| {
+        let value = given.lock().take();
+        value.expect("either the job or the refusal takes it")
+    };
+    let in_job = Arc::clone(&given);
+    let mut made = run_on(TRANSFERS.get(), None, move || call(take(&in_job)));
+    match made.refused.take() {
+        None => Ok(made),
+        Some(error) => Err((error, take(&given))),
+    }
 }
 
 /// Makes a call that releases something on a helper thread. It is made in any case: also if the future is
@@ -166,6 +193,11 @@ impl<T: Send + 'static> Call<T> {
             pool,
             process: Process::current(),
         }
+    }
+
+    /// Whether it has not returned; in a child of a fork it never will.
+    pub(crate) fn is_running(&self) -> bool {
+        self.process.is_current() && matches!(*self.state.lock(), CallState::Running(_))
     }
 }
 

@@ -7,6 +7,7 @@
 mod by_manager;
 mod executor;
 mod multicast;
+mod rails;
 
 use std::future::Future;
 use std::net::SocketAddr;
