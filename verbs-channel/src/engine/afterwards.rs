@@ -10,7 +10,7 @@ use verbs_core::queue_pair::DestroyedQueuePair;
 
 use super::Lender;
 use super::leak::Leak;
-use super::peer::{Peer, Watched};
+use super::peer::Link;
 use crate::buffer::Leaked;
 use crate::panics::{log_error, panics};
 
@@ -27,7 +27,7 @@ pub(crate) enum Afterwards {
     #[expect(dead_code, reason = "only dropped")]
     QueuePair(DestroyedQueuePair),
     /// The socket of a peer, whose close takes as long as the user has it linger; or a connection, whose end blocks.
-    Link(Watched),
+    Link(Link),
 }
 
 /// The queue of an engine, of those that were not run yet.
@@ -90,8 +90,8 @@ impl Queued {
     }
 
     /// Closes what shows the end of a peer: a socket at once, unless the engine may be under a lock.
-    pub(super) fn close(&mut self, peer: &mut Peer) {
-        if let Some(link) = peer.close()
+    pub(super) fn close(&mut self, link: Option<Link>) {
+        if let Some(link) = link
             && (self.keeps_sockets || link.is_of_manager())
         {
             self.push(Afterwards::Link(link));

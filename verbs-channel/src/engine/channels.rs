@@ -246,7 +246,7 @@ impl Engine {
         match self.place_of(channel) {
             Ok(at) => self.watch_connection_at(at, connection),
             Err(error) => {
-                let unused = Link::of_manager(connection, false).unused();
+                let unused = Link::of_manager(connection, false);
                 self.afterwards.push(Afterwards::Link(unused));
                 Err(error)
             }

@@ -70,10 +70,10 @@ impl ConnectedMember {
     pub fn watch_peer(&mut self, descriptor: impl Into<OwnedFd>) -> Result<()> {
         let link = Link::new(descriptor.into(), self.limits.peer_timeout);
         let link = link.map_err(ExchangeError::not_watched)?;
-        self.link = Some(match self.link.take() {
-            Some(before) => before.replaced_by(link),
-            None => link,
-        });
+        match &mut self.link {
+            Some(before) => drop(before.replace(link)),
+            none => *none = Some(link),
+        }
         Ok(())
     }
 
@@ -136,17 +136,14 @@ impl Engine {
         if let Err(error) = self.make_room() {
             return Err(Rejected::new(Error::GroupFull(error), member));
         }
-        let peer = match member.link.take() {
-            None => self.peers.unwatched(),
-            Some(link) => match self.peers.watch(link) {
-                Ok(peer) => peer,
-                Err((error, link)) => {
-                    member.link = Some(link);
-                    let error = ExchangeError::not_watched(error).into();
-                    return Err(Rejected::new(error, member));
-                }
-            },
-        };
+        let mut peer = self.peers.unwatched();
+        if let Some(link) = member.link.take()
+            && let Err((error, link)) = self.peers.watch(&mut peer, link)
+        {
+            member.link = Some(link);
+            let error = ExchangeError::not_watched(error).into();
+            return Err(Rejected::new(error, member));
+        }
         let Some(qp) = member.qp.take() else {
             return Err(Rejected::new(Error::ForeignMember, member));
         };

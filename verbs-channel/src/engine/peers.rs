@@ -36,21 +36,15 @@ impl Engine {
         let member = self.flight.member_mut(at);
         // A member that is down needs none; operations that still end on it use the previous one.
         let Some(member) = member.filter(|member| member.down().is_none()) else {
-            afterwards.push(Afterwards::Link(link.unused()));
+            afterwards.push(Afterwards::Link(link));
             return Ok(());
         };
         // If it cannot be watched, the one before stays: that it is closed would show the peer an end.
-        let beside = self.peers.watch_beside(&mut member.peer, link);
-        if let Some(link) = beside.map_err(ExchangeError::not_watched)? {
-            match self.peers.watch(link) {
-                Ok(peer) => {
-                    afterwards.close(&mut member.peer);
-                    member.peer = peer;
-                }
-                Err((error, link)) => {
-                    afterwards.push(Afterwards::Link(link.unused()));
-                    return Err(ExchangeError::not_watched(error).into());
-                }
+        match self.peers.watch(&mut member.peer, link) {
+            Ok(before) => afterwards.close(before),
+            Err((error, link)) => {
+                afterwards.push(Afterwards::Link(link));
+                return Err(ExchangeError::not_watched(error).into());
             }
         }
         Ok(())

@@ -46,7 +46,7 @@ impl Engine {
         }
         member.go_down(reason);
         let flushes = member.qp().is_some_and(|qp| qp.to_error().is_ok());
-        self.afterwards.close(&mut member.peer);
+        self.afterwards.close(member.peer.close());
         flushes
     }
 
@@ -165,7 +165,7 @@ impl Engine {
             destroyed => destroyed,
         };
         // After the queue pair: by then it has acknowledged what it received.
-        self.afterwards.close(&mut member.peer);
+        self.afterwards.close(member.peer.close());
         if member.is_closing() {
             self.open -= 1;
             if destroyed.is_ok() {

@@ -198,7 +198,7 @@ impl Member {
         error: WorkError,
         afterwards: &mut Queued,
     ) -> TransportError {
-        afterwards.close(&mut self.peer);
+        afterwards.close(self.peer.close());
         let first = self.down().or_else(|| self.end_by_flush(error.status));
         self.go_down(first.unwrap_or(DownReason::Work { queue, error }));
         match first {

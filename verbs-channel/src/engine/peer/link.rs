@@ -1,45 +1,36 @@
 //! Descriptors that show the end of a peer, and how TCP finds out that a host has died.
 
-use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Duration;
+use std::{io, mem};
 
-use rustix::event::epoll::EventFlags;
+use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{self, SocketType, sockopt};
+use verbs_core::__private::Process;
 #[cfg(feature = "rdmacm")]
 use verbs_core::rdmacm::Connection;
 
 use crate::error::DownReason;
 
-/// A descriptor that shows the end of a peer, before it belongs to a channel.
+/// Descriptors that show the end of a peer: a socket, or another descriptor; a connection of the connection manager; or the
+/// connection, and beside it the socket over which the peers agreed on it, which finds out if the peer's host dies.
+///
+/// Closing it shows the peer the end of this side. Then there is none, and the address stays.
 #[derive(Debug)]
 pub(crate) struct Link {
-    pub(super) end: LinkEnd,
-    pub(super) address: Option<SocketAddr>,
-    is_watched: bool,
-}
-
-/// This side's end of a link. Closing it shows the peer the end of this side.
-#[derive(Debug)]
-pub(super) enum LinkEnd {
-    /// A socket, or another descriptor: its end is that of the peer.
-    Socket(OwnedFd),
-    /// A connection of the connection manager, which has an event when the peer has disconnected.
+    socket: Option<OwnedFd>,
     #[cfg(feature = "rdmacm")]
     // In a box: a channel without one is as small as without this feature.
-    Manager(Box<Managed>),
-}
-
-/// A connection of the connection manager.
-#[cfg(feature = "rdmacm")]
-#[derive(Debug)]
-pub(super) struct Managed {
-    connection: Connection,
-    has_ended: bool,
-    // The socket over which the peers agreed on the connection: it finds out if the peer's host dies.
-    beside: Option<OwnedFd>,
+    connection: Option<Box<Connection>>,
+    has_disconnected: bool,
+    address: Option<SocketAddr>,
+    is_watched: bool,
+    // The set that its descriptors are in.
+    set: Option<Arc<OwnedFd>>,
+    process: Process,
 }
 
 impl Link {
@@ -55,130 +46,170 @@ impl Link {
         {
             keep_alive(&descriptor, timeout)?;
         }
-        Ok(Self {
-            end: LinkEnd::Socket(descriptor),
-            address,
-            is_watched: timeout.is_some(),
-        })
+        let mut link = Self::without_descriptor(address, timeout.is_some());
+        link.socket = Some(descriptor);
+        Ok(link)
     }
 
     /// Takes a connection. If it is not watched, it is kept, and no more.
     #[cfg(feature = "rdmacm")]
     pub(crate) fn of_manager(connection: Connection, is_watched: bool) -> Self {
-        Self {
-            address: connection.peer_addr(),
-            end: LinkEnd::Manager(Box::new(Managed {
-                connection,
-                has_ended: false,
-                beside: None,
-            })),
-            is_watched,
-        }
+        let address = connection.peer_addr();
+        let mut link = Self::without_descriptor(address, is_watched);
+        link.connection = Some(Box::new(connection));
+        link
     }
 
-    /// The link that replaces this one: that socket, and the connection if this is one.
-    pub(crate) fn replaced_by(mut self, socket: Self) -> Self {
-        let address = socket.address.or(self.address);
-        match self.end.take_beside(socket) {
-            Ok(()) => Self { address, ..self },
-            Err(socket) => socket,
+    /// Takes another link instead, or only its socket, which is beside the connection then, if this has one and the
+    /// other has none. Returns the one that was replaced.
+    pub(crate) fn replace(&mut self, mut other: Self) -> Self {
+        if self.is_of_manager() && !other.is_of_manager() {
+            mem::swap(&mut self.socket, &mut other.socket);
+            self.address = other.address.or(self.address);
+            other
+        } else {
+            mem::replace(self, other)
         }
     }
 
     pub(crate) const fn is_watched(&self) -> bool {
         self.is_watched
     }
-}
 
-impl LinkEnd {
-    /// Events that sockets are watched for.
-    pub(super) const OF_SOCKETS: EventFlags = EventFlags::RDHUP
-        .union(EventFlags::HUP)
-        .union(EventFlags::ERR);
-
-    pub(super) const fn is_of_manager(&self) -> bool {
-        !matches!(self, Self::Socket(_))
+    /// Takes out its descriptors, if there are some.
+    #[must_use]
+    pub(super) fn close(&mut self) -> Option<Self> {
+        let closed = Self::without_descriptor(self.address, self.is_watched);
+        self.is_open().then(|| mem::replace(self, closed))
     }
 
-    /// Events that its descriptor is watched for.
-    pub(super) const fn events(&self) -> EventFlags {
-        match self {
-            Self::Socket(_) => Self::OF_SOCKETS,
-            #[cfg(feature = "rdmacm")]
-            Self::Manager(_) => EventFlags::IN,
+    /// Whether it has a descriptor.
+    pub(super) const fn is_open(&self) -> bool {
+        self.socket.is_some() || self.is_of_manager()
+    }
+
+    pub(super) const fn address(&self) -> Option<SocketAddr> {
+        self.address
+    }
+
+    /// Adds its descriptors to a set, with this token.
+    pub(super) fn add_to(&mut self, set: &Arc<OwnedFd>, token: u64) -> io::Result<()> {
+        self.set = Some(Arc::clone(set));
+        let added = self.descriptors().try_for_each(|(fd, events, mark)| {
+            epoll::add(set, fd, EventData::new_u64(token | mark), events)
+        });
+        if added.is_err() {
+            self.leave_set();
         }
+        Ok(added?)
     }
 
-    pub(super) fn fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Self::Socket(descriptor) => descriptor.as_fd(),
-            #[cfg(feature = "rdmacm")]
-            Self::Manager(managed) => managed.connection.as_fd(),
-        }
-    }
-
-    /// A socket beside its connection, which is watched as any socket.
-    pub(super) fn beside(&self) -> Option<BorrowedFd<'_>> {
-        match self {
-            Self::Socket(_) => None,
-            #[cfg(feature = "rdmacm")]
-            Self::Manager(managed) => Some(managed.beside.as_ref()?.as_fd()),
-        }
-    }
-
-    /// Takes a socket beside its connection; gives it back if there is none.
-    pub(super) fn take_beside(&mut self, socket: Link) -> Result<(), Link> {
-        match (self, socket.end) {
-            #[cfg(feature = "rdmacm")]
-            (Self::Manager(managed), Self::Socket(descriptor)) => {
-                managed.beside = Some(descriptor);
-                Ok(())
-            }
-            (_, end) => Err(Link { end, ..socket }),
-        }
-    }
-
-    /// How the peer has ended, after its descriptor, or that of the socket beside it, had an event; `None` if
-    /// it has not.
-    #[cfg_attr(
-        not(feature = "rdmacm"),
-        expect(unused_variables, reason = "no socket is beside a connection then")
-    )]
-    pub(super) fn reason(&mut self, is_beside: bool) -> Option<DownReason> {
-        match self {
-            Self::Socket(descriptor) => Some(end_of(descriptor)),
-            #[cfg(feature = "rdmacm")]
-            Self::Manager(managed) if is_beside => Some(end_of(managed.beside.as_ref()?)),
-            #[cfg(feature = "rdmacm")]
-            Self::Manager(managed) => {
-                let reason = match managed.connection.poll_disconnected() {
-                    Ok(true) => Some(DownReason::PeerClosed),
-                    Ok(false) => None,
-                    // Its events cannot be read any more.
-                    Err(_) => Some(DownReason::PeerLost),
-                };
-                managed.has_ended |= reason.is_some();
-                reason
+    fn leave_set(&mut self) {
+        if let Some(set) = self.set.take() {
+            for (fd, ..) in self.descriptors() {
+                // If it is not in there, there is nothing to do.
+                let _not_in_it = epoll::delete(&set, fd);
             }
         }
+    }
+
+    /// How the peer has ended, after the descriptor with this mark had an event; `None` if it has not. Then the descriptor
+    /// is watched on, with this token.
+    pub(super) fn reason(&mut self, token: u64, mark: u64) -> Option<DownReason> {
+        if mark == 0 {
+            return self.socket.as_ref().map(end_of);
+        }
+        let reason = match self.poll_disconnected() {
+            Ok(true) => Some(DownReason::PeerClosed),
+            Ok(false) => None,
+            // Its events cannot be read any more.
+            Err(_) => Some(DownReason::PeerLost),
+        };
+        self.has_disconnected |= reason.is_some();
+        if let (None, Some(set)) = (reason, &self.set) {
+            for (fd, events, _) in self.descriptors().filter(|(.., its)| *its == mark) {
+                // It is in the set, so this does not fail.
+                let _in_it = epoll::modify(set, fd, EventData::new_u64(token | mark), events);
+            }
+        }
+        reason
     }
 
     /// Whether its connection has not ended: what the peer has sent arrives before that, but perhaps after the
     /// end of the socket beside it.
     pub(super) const fn is_connected(&self) -> bool {
-        match self {
-            Self::Socket(_) => false,
+        self.is_of_manager() && self.socket.is_some() && !self.has_disconnected
+    }
+
+    /// Its descriptors, with the events that each is watched for, once, and the mark of its token.
+    fn descriptors(&self) -> impl Iterator<Item = (BorrowedFd<'_>, EventFlags, u64)> {
+        let socket = self.socket.as_ref().map(|socket| {
+            let end = EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR;
+            (socket.as_fd(), end | EventFlags::ONESHOT, 0)
+        });
+        let once = EventFlags::IN | EventFlags::ONESHOT;
+        let connection = self.connection().map(|fd| (fd, once, CONNECTION));
+        socket.into_iter().chain(connection)
+    }
+
+    pub(super) fn without_descriptor(address: Option<SocketAddr>, is_watched: bool) -> Self {
+        Self {
+            socket: None,
             #[cfg(feature = "rdmacm")]
-            Self::Manager(managed) => !managed.has_ended && managed.beside.is_some(),
+            connection: None,
+            has_disconnected: false,
+            address,
+            is_watched,
+            set: None,
+            process: Process::current(),
         }
     }
 }
 
-impl super::Watched {
+#[cfg(feature = "rdmacm")]
+impl Link {
+    /// Whether it has a connection of the connection manager, whose end may block.
     pub(crate) const fn is_of_manager(&self) -> bool {
-        self.end.is_of_manager()
+        self.connection.is_some()
+    }
+
+    fn connection(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.connection.as_ref()?.as_fd())
+    }
+
+    fn poll_disconnected(&mut self) -> verbs_core::Result<bool> {
+        let connection = self.connection.as_mut();
+        connection.map_or(Ok(false), |connection| connection.poll_disconnected())
     }
 }
+
+#[cfg(not(feature = "rdmacm"))]
+impl Link {
+    pub(crate) const fn is_of_manager(&self) -> bool {
+        false
+    }
+
+    fn connection(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn poll_disconnected(&mut self) -> verbs_core::Result<bool> {
+        Ok(false)
+    }
+}
+
+impl Drop for Link {
+    /// The user may have a duplicate: then closing this one would leave it in the set. The set of the child of a fork is
+    /// its parent's, too.
+    fn drop(&mut self) {
+        if self.process.is_current() {
+            self.leave_set();
+        }
+    }
+}
+
+/// With the token of a link, that of its connection.
+pub(super) const CONNECTION: u64 = 1 << 63;
 
 /// Has TCP probe a silent peer, and give up on it within `timeout`, as far as whole seconds allow.
 fn keep_alive(socket: &OwnedFd, timeout: Duration) -> io::Result<()> {
@@ -266,13 +297,7 @@ mod tests {
             let stream = TcpStream::connect(address).unwrap();
             let link = Link::new(stream.into(), timeout).unwrap();
             assert_eq!(link.address, Some(address));
-            #[cfg_attr(
-                not(feature = "rdmacm"),
-                expect(irrefutable_let_patterns, reason = "there is no other end then")
-            )]
-            let LinkEnd::Socket(socket) = &link.end else {
-                panic!("{link:?}");
-            };
+            let socket = link.socket.as_ref().unwrap();
             assert_eq!(sockopt::socket_keepalive(socket), Ok(is_set));
             if is_set {
                 let interval = Duration::from_secs(2);

@@ -29,7 +29,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -40,11 +40,9 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
 };
 
-use verbs_core::__private::Process;
-
 use crate::error::DownReason;
+use link::CONNECTION;
 pub(crate) use link::Link;
-use link::LinkEnd;
 
 mod link;
 
@@ -56,10 +54,9 @@ const GRACE: Duration = Duration::from_millis(20);
 /// A member's peer.
 #[derive(Debug)]
 pub(crate) struct Peer {
-    address: Option<SocketAddr>,
-    // Token of its descriptor in the set; 0 without one.
+    link: Link,
+    // Token of its descriptors in the set; 0 without one.
     token: u64,
-    watched: Option<Watched>,
     timer: Timer,
     /// How far its end has come, if it has left, or the member has failed.
     pub(super) stage: Option<Stage>,
@@ -67,21 +64,21 @@ pub(crate) struct Peer {
 
 impl Peer {
     pub(crate) const fn address(&self) -> Option<SocketAddr> {
-        self.address
+        self.link.address()
     }
 
     /// The descriptor with this token had an event. Returns whether it is this peer's. If it shows the end of the
     /// peer, its stage begins: a socket that has ended has `timeout` until its connection ends.
     pub(super) fn on_event(&mut self, token: u64, now: Instant, timeout: Option<Duration>) -> bool {
-        let (token, is_beside) = (token & !BESIDE, token & BESIDE != 0);
+        let (token, mark) = (token & !CONNECTION, token & CONNECTION);
         // A member that is down has closed its descriptor.
-        let Some(watched) = self.watched.as_mut().filter(|_| self.token == token) else {
+        if self.token != token || !self.link.is_open() {
             return false;
-        };
-        let Some(reason) = watched.end.reason(is_beside) else {
-            watched.watch_again(token);
+        }
+        let Some(reason) = self.link.reason(token, mark) else {
             return true;
         };
+        let is_beside = self.link.is_of_manager() && mark == 0;
         let grace = match timeout {
             // Messages of the peer may still be on their way.
             Some(timeout) if is_beside && reason == DownReason::PeerClosed => timeout,
@@ -98,74 +95,19 @@ impl Peer {
 
     /// Whether something may arrive still, though a socket has ended.
     pub(super) fn is_connected(&self) -> bool {
-        let watched = self.watched.as_ref();
-        watched.is_some_and(|watched| watched.end.is_connected())
+        self.link.is_connected()
     }
 
     /// Its descriptor: the peer notices that this side is down when that is closed.
     #[must_use]
-    pub(super) fn close(&mut self) -> Option<Watched> {
-        self.watched.take()
+    pub(super) fn close(&mut self) -> Option<Link> {
+        self.link.close()
     }
 
     /// Has a check find soon that the member is down: that bounds how long it is flushed.
     pub(super) fn check_soon(&self) {
         self.timer.0.is_needed.store(true, Ordering::Relaxed);
         self.timer.set(Duration::ZERO);
-    }
-}
-
-/// A descriptor that is watched open, and watched if it has a set.
-#[derive(Debug)]
-pub(crate) struct Watched {
-    end: LinkEnd,
-    set: Option<Arc<OwnedFd>>,
-    process: Process,
-}
-
-impl Link {
-    /// To be dropped, as no channel has it.
-    pub(super) fn unused(self) -> Watched {
-        let Self { end, .. } = self;
-        Watched {
-            end,
-            set: None,
-            process: Process::current(),
-        }
-    }
-}
-
-impl Watched {
-    /// Each event is reported once only.
-    fn watch_again(&self, token: u64) {
-        if let Some(set) = &self.set {
-            let fd = self.end.fd();
-            let once = self.end.events() | EventFlags::ONESHOT;
-            // It is in the set, so this does not fail.
-            let _in_it = epoll::modify(set, fd, EventData::new_u64(token), once);
-        }
-    }
-
-    fn unwatch_beside(&self) {
-        if let (Some(set), Some(fd)) = (&self.set, self.end.beside()) {
-            // As when it is dropped.
-            let _not_in_it = epoll::delete(set, fd);
-        }
-    }
-}
-
-impl Drop for Watched {
-    fn drop(&mut self) {
-        if !self.process.is_current() {
-            // The set of the child of a fork is its parent's, too.
-            return;
-        }
-        if let Some(set) = &self.set {
-            // The user may have a duplicate: then closing this one would leave it in the set. It is
-            // in there, and if it were not there would be nothing to do.
-            let _not_in_it = epoll::delete(set, self.end.fd());
-        }
-        self.unwatch_beside();
     }
 }
 
@@ -268,84 +210,46 @@ impl Peers {
     /// No peer, or one without a descriptor.
     pub(super) fn unwatched(&self) -> Peer {
         Peer {
-            address: None,
+            link: Link::without_descriptor(None, false),
             token: 0,
-            watched: None,
             timer: self.timer.clone(),
             stage: None,
         }
     }
 
-    /// Watches a peer, for a member that is to have it.
+    /// Watches a member's peer through this link, or its socket beside the connection that the peer has. Returns the link that
+    /// was replaced.
     ///
     /// # Errors
     ///
-    /// Those of epoll, with what was given.
-    pub(crate) fn watch(&mut self, link: Link) -> Result<Peer, (io::Error, Link)> {
-        self.last_token += 1;
-        let token = self.last_token;
-        let set = if link.is_watched() {
-            match self.add(&link.end, token) {
-                Ok(set) => Some(set),
-                Err(error) => return Err((error, link)),
-            }
-        } else {
-            None
-        };
-        let Link { end, address, .. } = link;
-        Ok(Peer {
-            address,
-            token,
-            watched: Some(Watched {
-                end,
-                set,
-                process: Process::current(),
-            }),
-            ..self.unwatched()
-        })
-    }
-
-    /// Watches a peer through this socket, too, if it has a connection; otherwise gives the socket back.
-    ///
-    /// # Errors
-    ///
-    /// Those of epoll.
-    pub(crate) fn watch_beside(
+    /// Those of epoll, with what was given. Then the link of before is watched on.
+    pub(crate) fn watch(
         &mut self,
         peer: &mut Peer,
-        socket: Link,
-    ) -> io::Result<Option<Link>> {
-        let of_manager = |end: &LinkEnd| end.is_of_manager();
-        let watched = peer.watched.as_mut();
-        let Some(watched) = watched.filter(|watched| of_manager(&watched.end)) else {
-            return Ok(Some(socket));
+        mut link: Link,
+    ) -> Result<Option<Link>, (io::Error, Link)> {
+        let is_beside = peer.link.is_of_manager() && !link.is_of_manager();
+        if !is_beside {
+            self.last_token += 1;
+        }
+        let token = if is_beside {
+            peer.token
+        } else {
+            self.last_token
         };
-        if of_manager(&socket.end) {
-            return Ok(Some(socket));
+        if link.is_watched() {
+            let set = self.set().cloned();
+            if let Err(error) = set.and_then(|set| link.add_to(&set, token)) {
+                return Err((error, link));
+            }
         }
-        if let Some(set) = &watched.set {
-            let fd = socket.end.fd();
-            add_to(set, fd, socket.end.events(), peer.token | BESIDE)?;
+        peer.token = token;
+        if !is_beside {
+            // An end of the link of before does not count any more.
+            peer.stage = None;
         }
-        watched.unwatch_beside();
-        let address = socket.address;
-        let left = watched.end.take_beside(socket).err();
-        peer.address = address.or(peer.address);
-        Ok(left)
-    }
-
-    fn add(&mut self, end: &LinkEnd, token: u64) -> io::Result<Arc<OwnedFd>> {
-        let set = Arc::clone(self.set()?);
-        let fd = end.fd();
-        add_to(&set, fd, end.events(), token)?;
-        if let Some(beside) = end.beside()
-            && let Err(error) = add_to(&set, beside, LinkEnd::OF_SOCKETS, token | BESIDE)
-        {
-            // It is in there.
-            let _not_in_it = epoll::delete(&set, fd);
-            return Err(error);
-        }
-        Ok(set)
+        let replaced = peer.link.replace(link);
+        Ok(replaced.is_open().then_some(replaced))
     }
 
     fn set(&mut self) -> io::Result<&Arc<OwnedFd>> {
@@ -379,12 +283,6 @@ impl Peers {
     }
 }
 
-/// Each event is reported once only.
-fn add_to(set: &OwnedFd, fd: BorrowedFd<'_>, events: EventFlags, token: u64) -> io::Result<()> {
-    let once = events | EventFlags::ONESHOT;
-    Ok(epoll::add(set, fd, EventData::new_u64(token), once)?)
-}
-
 /// A time after another; far away for one that no clock has. A clock that ends before even that has
 /// reached every time.
 pub(super) fn after(now: Instant, timeout: Duration) -> Instant {
@@ -392,9 +290,6 @@ pub(super) fn after(now: Instant, timeout: Duration) -> Instant {
     let after = now.checked_add(timeout).or_else(|| now.checked_add(FAR));
     after.unwrap_or(now)
 }
-
-/// With a peer's token, that of the socket beside its connection.
-const BESIDE: u64 = 1 << 63;
 
 /// The timer's token; no peer has it.
 pub(super) const TIMER: u64 = u64::MAX;
@@ -423,7 +318,8 @@ mod tests {
         let mut peers = Peers::default();
         // It is not connected, so it has no peer's address, and no keepalive.
         let link = Link::new(socket, Some(Duration::ZERO)).unwrap();
-        let mut peer = peers.watch(link).unwrap();
+        let mut peer = peers.unwatched();
+        assert!(peers.watch(&mut peer, link).unwrap().is_none());
         let mut events = [const { MaybeUninit::uninit() }; 1];
         let (seen, _) = epoll::wait(peers.set().unwrap(), &mut events, None).unwrap();
         let (token, now) = (seen[0].data.u64(), Instant::now());
@@ -465,7 +361,9 @@ mod tests {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let duplicate = ours.try_clone().unwrap();
         let link = Link::new(ours.into(), Some(Duration::ZERO)).unwrap();
-        (peers.watch(link).unwrap(), duplicate.into(), theirs)
+        let mut peer = peers.unwatched();
+        assert!(peers.watch(&mut peer, link).unwrap().is_none());
+        (peer, duplicate.into(), theirs)
     }
 
     #[test]
