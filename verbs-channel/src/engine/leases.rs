@@ -67,7 +67,7 @@ impl Engine {
         });
         let posted = self.settle(ticket, posted);
         // The lease has its memory, if it was not posted.
-        self.keep(at, posted, SlotBuffer::Buffer(kept))
+        self.keep(posted, SlotBuffer::Buffer(kept))
             .map_err(|(reason, _)| reason)
     }
 

@@ -134,9 +134,8 @@ impl Engine {
             return left;
         };
         match self.closings {
-            // Borrowed buffers are given back when the caller returns.
-            Some(_) if !self.flight.has_borrowed_in_flight(at) => self.defer_destroying(at, qp),
-            _ => self.destroy_queue_pair(at, qp),
+            Some(_) => self.defer_destroying(at, qp),
+            None => self.destroy_queue_pair(at, qp),
         }
         left
     }
@@ -286,10 +285,10 @@ impl Engine {
     /// [`take_rejected_receives`](Self::take_rejected_receives).
     ///
     /// Nothing is deferred where memory is handed back at once: after a post of unknown outcome,
-    /// with borrowed buffers in flight, and when the engine is dropped. Nothing is deferred either
+    /// and when the engine is dropped. Nothing is deferred either
     /// where a [`Channel`](crate::Channel) or a [`ChannelGroup`](crate::ChannelGroup) waits: in a
-    /// transfer, an abort, a reset or a close, and in any other wait. Such a wait destroys queued
-    /// queue pairs, but waits for none that was handed out.
+    /// blocking operation, at the end of a scope, in a transfer, an abort, a reset or a close, and in any other wait. Such a
+    /// wait destroys queued queue pairs, but waits for none that was handed out.
     pub fn defer_closing(&mut self) {
         self.closings.get_or_insert_default();
         self.afterwards.keeps_sockets = true;
@@ -420,14 +419,6 @@ impl Engine {
             self.end_closed(at);
         }
         self.replace_overtaken();
-    }
-
-    /// Takes the outcome of a request on borrowed buffers that was rejected after the device may have got a part of it,
-    /// and whose queue pair it refused to destroy then.
-    pub(crate) fn end_half_borrowed(&mut self) {
-        if let Some(id) = self.half_posted.take() {
-            let _aborted = self.release(id);
-        }
     }
 }
 

@@ -59,8 +59,11 @@ pub(crate) trait Steps {
     #[cold]
     #[inline(never)]
     fn rejected(&mut self, reason: RejectReason) -> RejectReason {
+        let half = self.step(|poller| poller.engine.end_half_posted(reason));
         self.finish_destroying();
-        self.step(|poller| poller.engine.end_half_borrowed());
+        if let Some(half) = half {
+            let _aborted = self.step(|poller| poller.engine.release(half.id));
+        }
         reason
     }
 

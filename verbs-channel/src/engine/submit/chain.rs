@@ -32,7 +32,7 @@ impl Engine {
         let flags = check(chain, part.clone(), &member.limits)?;
         // SAFETY: the caller promises that the buffers stay until the operation is done.
         let posted = unsafe { self.post_checked_at(at, BufferOwner::Caller, chain, part, flags) };
-        posted.or_else(|reason| self.end_half_unpolled(at, reason).ok_or(reason))
+        posted.or_else(|reason| self.end_half_posted(reason).ok_or(reason))
     }
 
     /// Posts a chain of requests on owned buffers: as
@@ -60,7 +60,7 @@ impl Engine {
         if posted.is_ok() {
             chain.posted();
         }
-        self.keep(at, posted, SlotBuffer::Chain(chain))
+        self.keep(posted, SlotBuffer::Chain(chain))
             .map_err(|(reason, given)| match given {
                 Some(SlotBuffer::Chain(chain)) => Rejected::new(reason, chain),
                 _ => Rejected::new(reason, OwnedChain::default()),

@@ -6,6 +6,7 @@ use std::ptr;
 
 use verbs_core::__private::set_options;
 use verbs_core::ReceiveWorkRequest;
+use verbs_core::error::Rejected;
 use verbs_core::memory::Sge;
 use verbs_core::work_request::WorkRequest;
 
@@ -15,7 +16,6 @@ use crate::request::{List, Needs, Op, Place, Request, Sealed as _};
 
 mod chain;
 mod owned;
-mod unpolled;
 
 impl Engine {
     /// Posts a request over these elements to a member's queue, with a completion.
@@ -86,6 +86,22 @@ impl Engine {
         let elements = list.sges(&self.pd, &mut place)?;
         // SAFETY: the caller promises that the buffers stay until the operation has ended.
         unsafe { self.post_at(reservation, elements, L::IS_SHARED, op) }
+    }
+
+    /// # Safety
+    ///
+    /// As for [`Channel::post_unpolled`](crate::Channel::post_unpolled).
+    pub(crate) unsafe fn post_unpolled_at<W: Request>(
+        &mut self,
+        at: u32,
+        mut request: W,
+    ) -> Result<Ticket, Rejected<W, RejectReason>> {
+        let (list, op) = request.parts();
+        // SAFETY: the caller promises that the buffers stay until the operation has ended.
+        let posted = unsafe { self.post_list(at, BufferOwner::Caller, list, *op) };
+        posted
+            .or_else(|reason| self.end_half_posted(reason).ok_or(reason))
+            .map_err(|reason| Rejected::new(reason, request))
     }
 
     /// Posts a batch to a member's send queue: one doorbell, and a completion for the last only.
@@ -174,30 +190,29 @@ impl Engine {
         }
     }
 
-    /// Frees the slot and the credits of a rejected operation.
-    ///
-    /// If the device has, or may have, a part of it, no completion shows when it is done with that:
-    /// then only destroying the queue pair makes the buffers safe to return.
+    /// Frees the slot and the credits of a rejected operation, unless it is [half posted](Self::end_half_posted).
     #[cold]
     #[inline(never)]
     fn rejected(&mut self, id: Id, reason: RejectReason) -> RejectReason {
         match reason {
-            RejectReason::Post(error) if error.posted() > 0 => {
-                // Borrowed buffers: it is ended here. Others are the caller's, which ends it: see `keep`.
-                self.half_posted = Some(id);
-                if let Some((at, _)) = self.flight.owner(id.wr_id())
-                    && self.flight.borrowed(id).is_some()
-                {
-                    self.destroy_now(at, DownReason::Post(error));
-                    // If the device has refused that, `end_half_borrowed` does it again.
-                    if self.release(id).is_some() {
-                        self.half_posted = None;
-                    }
-                }
-            }
+            RejectReason::Post(error) if error.posted() > 0 => self.half_posted = Some(id),
             _ => self.flight.cancel(id),
         }
         reason
+    }
+
+    /// If the device has, or may have, a part of the operation that was rejected just now, no completion shows when it is
+    /// done with that: only destroying the queue pair makes the buffers safe to return. Returns the ticket of the operation, which has
+    /// ended then, unless the device has [refused](Self::refusing_device) that.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn end_half_posted(&mut self, reason: RejectReason) -> Option<Ticket> {
+        let (Some(id), RejectReason::Post(error)) = (self.half_posted.take(), reason) else {
+            return None;
+        };
+        let (at, _) = self.flight.owner(id.wr_id())?;
+        self.destroy_now(at, DownReason::Post(error));
+        Some(self.ticket(at, id))
     }
 }
 

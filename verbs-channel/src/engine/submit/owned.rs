@@ -15,7 +15,7 @@ use super::build;
 use crate::buffer::OwnedBuffer;
 use crate::channel_id::ChannelId;
 use crate::engine::{BufferOwner, Engine, Id, Reservation, SlotBuffer, Ticket};
-use crate::error::{DownReason, Queue, RejectReason};
+use crate::error::{Queue, RejectReason};
 use crate::request::{Op, OwnedRequest};
 
 /// The longest batch that is built on the stack.
@@ -55,7 +55,7 @@ impl Engine {
         // SAFETY: the slot keeps the buffer until the operation has ended, and leaks it if the queue pair
         // cannot be destroyed; moving the buffer does not move its bytes.
         let posted = unsafe { self.post_at(reservation, elements, false, op) };
-        self.keep(at, posted, SlotBuffer::Buffer(buffer.take()))
+        self.keep(posted, SlotBuffer::Buffer(buffer.take()))
             .map_err(|(reason, given)| {
                 if let Some(SlotBuffer::Buffer(given)) = given {
                     *buffer = given;
@@ -99,7 +99,7 @@ impl Engine {
                 self.post_requests(at, &requests, &mut elements, &mut built)
             }
         };
-        self.keep(at, posted, SlotBuffer::Batch(requests))
+        self.keep(posted, SlotBuffer::Batch(requests))
             .map_err(|(reason, given)| match given {
                 Some(SlotBuffer::Batch(requests)) => Rejected::new(reason, requests),
                 _ => Rejected::new(reason, Vec::new()),
@@ -146,7 +146,6 @@ impl Engine {
     #[inline(always)]
     pub(crate) fn keep(
         &mut self,
-        at: u32,
         posted: Result<Ticket, RejectReason>,
         buffer: SlotBuffer,
     ) -> Result<Ticket, (RejectReason, Option<SlotBuffer>)> {
@@ -155,23 +154,18 @@ impl Engine {
                 self.flight.store_buffer(ticket.id, buffer);
                 Ok(ticket)
             }
-            Err(reason) => Err((reason, self.hand_back(at, reason, buffer))),
+            Err(reason) => Err((reason, self.hand_back(reason, buffer))),
         }
     }
 
     #[cold]
-    fn hand_back(
-        &mut self,
-        at: u32,
-        reason: RejectReason,
-        buffer: SlotBuffer,
-    ) -> Option<SlotBuffer> {
-        let (Some(id), RejectReason::Post(error)) = (self.half_posted.take(), reason) else {
+    fn hand_back(&mut self, reason: RejectReason, buffer: SlotBuffer) -> Option<SlotBuffer> {
+        let Some(id) = self.half_posted else {
             return Some(buffer);
         };
         self.flight.store_buffer(id, buffer);
-        self.destroy_now(at, DownReason::Post(error));
-        self.flight.release(id)?.owned
+        let ended = self.end_half_posted(reason)?;
+        self.flight.release(ended.id)?.owned
     }
 
     /// Names an operation of a channel.
