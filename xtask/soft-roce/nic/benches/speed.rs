@@ -97,11 +97,11 @@ fn main() {
     let send = best(10_000, || {
         let receive = ReceiveRequest {
             wr_id: 1,
-            elements: &into,
+            elements: into.to_vec(),
         };
-        b.nic.post_receive(b.qp, &receive).unwrap();
-        let request = SendRequest::new(2, SendOpcode::Send, Data::Elements(&short));
-        a.nic.post_send(a.qp, &request).unwrap();
+        b.nic.post_receive(b.qp, receive.clone()).unwrap();
+        let request = SendRequest::new(2, SendOpcode::Send, Data::Elements(short.to_vec()));
+        a.nic.post_send(a.qp, request).unwrap();
         carry(&mut a.nic, &mut b.nic, &mut packet);
         assert!(a.nic.poll_cq(a.cq).is_some() && b.nic.poll_cq(b.cq).is_some());
     });
@@ -115,8 +115,9 @@ fn main() {
             reconnect(end, peer, to, mtu);
         }
         let write = best(20, || {
-            let request = SendRequest::new(3, SendOpcode::Write(remote), Data::Elements(&all));
-            a.nic.post_send(a.qp, &request).unwrap();
+            let request =
+                SendRequest::new(3, SendOpcode::Write(remote), Data::Elements(all.to_vec()));
+            a.nic.post_send(a.qp, request).unwrap();
             carry(&mut a.nic, &mut b.nic, &mut packet);
             assert!(a.nic.poll_cq(a.cq).is_some());
         });

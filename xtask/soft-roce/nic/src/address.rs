@@ -77,11 +77,3 @@ impl GidTable {
         })
     }
 }
-
-/// Whether a GID is that of a multicast group, of IPv6 or IPv4.
-pub(crate) fn is_multicast(gid: Ipv6Addr) -> bool {
-    match gid.to_ipv4_mapped() {
-        Some(v4) => v4.is_multicast(),
-        None => gid.is_multicast(),
-    }
-}

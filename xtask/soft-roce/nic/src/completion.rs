@@ -41,27 +41,27 @@ pub enum Status {
     RNR_RETRY_EXC_ERR = 13,
 }
 
-/// The kind of a request that completed (`ibv_wc_opcode`).
+/// The kind of a request that completed, with the number of `ibv_wc_opcode`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum CompletedOpcode {
     /// A send of any kind.
-    Send,
+    Send = 0,
     /// A write of any kind.
-    Write,
+    Write = 1,
     /// A read.
-    Read,
+    Read = 2,
     /// A compare-and-swap.
-    CompareSwap,
+    CompareSwap = 3,
     /// A fetch-and-add.
-    FetchAdd,
+    FetchAdd = 4,
     /// A memory window was bound.
-    BindWindow,
+    BindWindow = 5,
     /// A key was invalidated.
-    LocalInvalidate,
+    LocalInvalidate = 6,
     /// A message was received.
-    Receive,
+    Receive = 128,
     /// A write with immediate data was received.
-    ReceiveWriteWithImmediate,
+    ReceiveWriteWithImmediate = 129,
 }
 
 /// The end of one request (`ibv_wc`). If it failed, only `wr_id`, `status` and `queue_pair` count.
@@ -115,8 +115,6 @@ impl Completion {
 #[derive(Debug)]
 pub(crate) struct CompletionQueue {
     pub(crate) capacity: u32,
-    /// Queue pairs that use it, twice if for both of their queues.
-    pub(crate) users: u32,
     /// Each with the slots of its queue that are free when it was polled.
     entries: VecDeque<(Completion, u32)>,
     armed: Option<Armed>,
@@ -135,7 +133,6 @@ impl CompletionQueue {
     pub(crate) const fn new(capacity: u32) -> Self {
         Self {
             capacity,
-            users: 0,
             entries: VecDeque::new(),
             armed: None,
             has_overrun_event: false,

@@ -45,9 +45,9 @@
 //! // SAFETY: `memory` outlives the card `b`, and nothing refers to it until that is dropped.
 //! let registered = unsafe { Registered::new(memory.as_mut_ptr(), memory.len()) };
 //! let (lkey, _) = b.reg_mr(pd_b, registered, 0x1000, Access::LOCAL_WRITE)?;
-//! let elements = [Element { address: 0x1000, length: 16, lkey }];
-//! b.post_receive(qp_b, &ReceiveRequest { wr_id: 7, elements: &elements })?;
-//! a.post_send(qp_a, &SendRequest::new(8, SendOpcode::Send, Data::Inline(&[b"hello"])))?;
+//! let elements = vec![Element { address: 0x1000, length: 16, lkey }];
+//! b.post_receive(qp_b, ReceiveRequest { wr_id: 7, elements })?;
+//! a.post_send(qp_a, SendRequest::new(8, SendOpcode::Send, Data::Inline(b"hello".to_vec())))?;
 //!
 //! let (now, mut packet) = (Duration::ZERO, Vec::new());
 //! loop {

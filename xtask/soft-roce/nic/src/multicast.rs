@@ -13,14 +13,14 @@ pub(crate) struct Groups {
 }
 
 impl Groups {
-    /// Attaches a queue pair; doing so twice changes nothing. Returns whether it is new.
+    /// Attaches a queue pair; doing so twice changes nothing.
     pub(crate) fn attach(
         &mut self,
         group: Ipv6Addr,
         queue_pair: u32,
         profile: &Profile,
-    ) -> Result<bool> {
-        if !crate::address::is_multicast(group) {
+    ) -> Result<()> {
+        if !group.to_canonical().is_multicast() {
             return Err(invalid("the GID is not that of a multicast group"));
         }
         let groups = self.attached.len();
@@ -29,7 +29,7 @@ impl Groups {
         }
         let members = self.attached.entry(group).or_default();
         if members.contains(&queue_pair) {
-            return Ok(false);
+            return Ok(());
         }
         if members.len() >= profile.max_multicast_attached {
             return Err(full(
@@ -37,7 +37,7 @@ impl Groups {
             ));
         }
         members.push(queue_pair);
-        Ok(true)
+        Ok(())
     }
 
     /// Detaches a queue pair.
@@ -50,6 +50,11 @@ impl Groups {
             self.attached.remove(&group);
         }
         Ok(())
+    }
+
+    /// Whether a queue pair is attached to any.
+    pub(crate) fn have(&self, queue_pair: u32) -> bool {
+        self.attached.values().any(|it| it.contains(&queue_pair))
     }
 
     /// The queue pairs of a group.

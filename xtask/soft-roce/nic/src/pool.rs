@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::error::{Result, full, none};
+use crate::error::{Result, busy, full, none};
 
 /// This many numbers rest before the first of them is given out again, so that a packet that comes late
 /// finds no stranger.
@@ -90,11 +90,30 @@ impl<T> Pool<T> {
         used.filter_map(|(slot, number)| slot.is_some().then_some(number))
     }
 
+    /// Removes an object that nothing uses.
+    pub(crate) fn destroy(
+        &mut self,
+        number: u32,
+        is_used: bool,
+        reason: &'static str,
+    ) -> Result<()> {
+        self.find(number)?;
+        if is_used {
+            return Err(busy(reason));
+        }
+        self.remove(number);
+        Ok(())
+    }
+
     pub(crate) fn remove(&mut self, number: u32) -> Option<T> {
         let index = self.index(number)?;
         let removed = self.slots.get_mut(index)?.take()?;
         self.free.push_back(number);
         Some(removed)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.slots.iter().flatten()
     }
 
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {

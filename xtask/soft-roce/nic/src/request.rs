@@ -15,23 +15,41 @@ pub struct Element {
 }
 
 /// The bytes of a request.
-#[derive(Clone, Copy, Debug)]
-pub enum Data<'a> {
+#[derive(Clone, Debug)]
+pub enum Data {
     /// Registered memory: read when a packet is made, or written when one arrives.
-    Elements(&'a [Element]),
-    /// Copied at the post (`IBV_SEND_INLINE`); several parts are one after the other.
-    Inline(&'a [&'a [u8]]),
+    Elements(Vec<Element>),
+    /// The bytes themselves (`IBV_SEND_INLINE`).
+    Inline(Vec<u8>),
+}
+
+impl Data {
+    /// The elements, of which inline data has none.
+    pub(crate) fn elements(&self) -> &[Element] {
+        match self {
+            Self::Elements(elements) => elements,
+            Self::Inline(_) => &[],
+        }
+    }
+
+    /// Bytes of all of it.
+    pub(crate) fn length(&self) -> u64 {
+        match self {
+            Self::Elements(elements) => elements.iter().map(|it| u64::from(it.length)).sum(),
+            Self::Inline(bytes) => u64::try_from(bytes.len()).unwrap_or(u64::MAX),
+        }
+    }
 }
 
 /// A request for the send queue (`ibv_send_wr`).
-#[derive(Clone, Copy, Debug)]
-pub struct SendRequest<'a> {
+#[derive(Clone, Debug)]
+pub struct SendRequest {
     /// Number for the completion.
     pub wr_id: u64,
     /// The operation.
     pub opcode: SendOpcode,
     /// The bytes to be sent, or for a read or atomic, where the answer goes.
-    pub data: Data<'a>,
+    pub data: Data,
     /// The receiver of a datagram (UD only).
     pub to: Option<DatagramAddress>,
     /// Whether success makes a completion, too.
@@ -42,10 +60,10 @@ pub struct SendRequest<'a> {
     pub is_fenced: bool,
 }
 
-impl<'a> SendRequest<'a> {
+impl SendRequest {
     /// A request that is signaled, without other flags.
     #[must_use]
-    pub const fn new(wr_id: u64, opcode: SendOpcode, data: Data<'a>) -> Self {
+    pub const fn new(wr_id: u64, opcode: SendOpcode, data: Data) -> Self {
         Self {
             wr_id,
             opcode,
@@ -146,18 +164,10 @@ pub struct Bind {
 }
 
 /// A request for a receive queue (`ibv_recv_wr`).
-#[derive(Clone, Copy, Debug)]
-pub struct ReceiveRequest<'a> {
+#[derive(Clone, Debug)]
+pub struct ReceiveRequest {
     /// Number for the completion.
     pub wr_id: u64,
     /// Where the message goes.
-    pub elements: &'a [Element],
-}
-
-/// Bytes of all elements together.
-pub(crate) fn total(elements: &[Element]) -> u64 {
-    elements
-        .iter()
-        .map(|element| u64::from(element.length))
-        .sum()
+    pub elements: Vec<Element>,
 }

@@ -4,27 +4,18 @@ use std::collections::VecDeque;
 
 use crate::DomainId;
 use crate::error::{Result, full, invalid};
-use crate::request::{Element, ReceiveRequest};
+use crate::request::ReceiveRequest;
 
 /// A shared receive queue, by its number.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct SharedReceiveId(pub u32);
-
-/// A receive that was posted.
-#[derive(Debug, Default)]
-pub(crate) struct Receive {
-    pub(crate) wr_id: u64,
-    pub(crate) elements: Vec<Element>,
-}
 
 /// Receives that wait for messages.
 #[derive(Debug)]
 pub(crate) struct ReceiveQueue {
     pub(crate) max_wr: u32,
     pub(crate) max_sge: u32,
-    waiting: VecDeque<Receive>,
-    /// Entries that were used, for their memory.
-    spare: Vec<Receive>,
+    waiting: VecDeque<ReceiveRequest>,
 }
 
 /// A queue of receives for several queue pairs.
@@ -34,8 +25,6 @@ pub(crate) struct SharedReceiveQueue {
     pub(crate) queue: ReceiveQueue,
     /// The limit that makes an event once; 0 for none.
     pub(crate) limit: u32,
-    /// Queue pairs that use it.
-    pub(crate) users: u32,
 }
 
 impl ReceiveQueue {
@@ -44,7 +33,6 @@ impl ReceiveQueue {
             max_wr,
             max_sge,
             waiting: VecDeque::new(),
-            spare: Vec::new(),
         }
     }
 
@@ -53,7 +41,7 @@ impl ReceiveQueue {
     }
 
     /// Posts a receive, if there are fewer than `room`.
-    pub(crate) fn post(&mut self, request: &ReceiveRequest<'_>, room: u32) -> Result<()> {
+    pub(crate) fn post(&mut self, request: ReceiveRequest, room: u32) -> Result<()> {
         if u32::try_from(request.elements.len()).map_or(true, |len| len > self.max_sge) {
             return Err(invalid(
                 "a receive has more elements than its queue was made for",
@@ -62,23 +50,12 @@ impl ReceiveQueue {
         if u32::try_from(self.waiting.len()).map_or(true, |len| len >= room) {
             return Err(full("the receive queue is full"));
         }
-        let mut receive = self.spare.pop().unwrap_or_default();
-        receive.wr_id = request.wr_id;
-        receive.elements.clear();
-        receive.elements.extend_from_slice(request.elements);
-        self.waiting.push_back(receive);
+        self.waiting.push_back(request);
         Ok(())
     }
 
-    pub(crate) fn take(&mut self) -> Option<Receive> {
+    pub(crate) fn take(&mut self) -> Option<ReceiveRequest> {
         self.waiting.pop_front()
-    }
-
-    /// Takes the memory of an entry that is done.
-    pub(crate) fn recycle(&mut self, receive: Receive) {
-        if self.spare.len() < 64 {
-            self.spare.push(receive);
-        }
     }
 
     pub(crate) fn clear(&mut self) {

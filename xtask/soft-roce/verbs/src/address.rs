@@ -15,6 +15,7 @@ use crate::abi::context::Open;
 use crate::abi::object::ibv_ah;
 use crate::abi::request::ibv_wc;
 use crate::errno::{Errno, answer, code, refused};
+use crate::network::Locked;
 use crate::protection_domain::ProtectionDomain;
 use crate::queue_pair::QueuePair;
 
@@ -63,7 +64,7 @@ pub(crate) fn ah_attr(path: &AddressVector) -> ibv_ah_attr {
 #[unsafe(no_mangle)]
 extern "C" fn ibv_create_ah(pd: &ProtectionDomain, attr: &ibv_ah_attr) -> *mut AddressHandle {
     let context = pd.pd.context;
-    context.made(context.card.verb("ibv_create_ah", |locked| {
+    context.make("ibv_create_ah", |locked| {
         let path = path(attr)?;
         let source = locked.nic.gid(path.source_index);
         source.ok_or(libc::EINVAL)?;
@@ -74,7 +75,7 @@ extern "C" fn ibv_create_ah(pd: &ProtectionDomain, attr: &ibv_ah_attr) -> *mut A
             handle: 0,
         };
         Ok(AddressHandle { handle, path })
-    }))
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -83,12 +84,12 @@ unsafe extern "C" fn ibv_destroy_ah(ah: *mut AddressHandle) -> c_int {
     let ibv_ah { context, pd, .. } = unsafe { (*ah).handle };
     // SAFETY: the domain is alive as long as its address handles are.
     let domain = unsafe { &*pd.cast::<ProtectionDomain>() };
-    let result = context.card.verb("ibv_destroy_ah", |_| {
+    let end = |_: &mut Locked<'_>, _: &AddressHandle| {
         domain.handles.fetch_sub(1, Ordering::Relaxed);
-        Ok(())
-    });
+        Ok(None)
+    };
     // SAFETY: `ibv_create_ah` made it, and the caller does not use it again.
-    unsafe { context.ended(ah, result) }
+    unsafe { context.destroy("ibv_destroy_ah", ah, end) }
 }
 
 /// The way back to the sender of a datagram.

@@ -12,6 +12,7 @@ use crate::abi::attributes::{ibv_parent_domain_init_attr, ibv_td_init_attr};
 use crate::abi::context::Open;
 use crate::abi::object::ibv_pd;
 use crate::errno::refused;
+use crate::network::Locked;
 
 #[repr(C)]
 pub(crate) struct ProtectionDomain {
@@ -51,26 +52,25 @@ impl ProtectionDomain {
 
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn ibv_alloc_pd(context: Open) -> *mut ProtectionDomain {
-    context.made(context.card.verb("ibv_alloc_pd", |locked| {
+    context.make("ibv_alloc_pd", |locked| {
         let id = locked.nic.alloc_pd().map_err(refused)?;
         context.domains(|domains| domains.push(id));
         Ok(ProtectionDomain::new(context, id.0))
-    }))
+    })
 }
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ProtectionDomain) -> c_int {
     // SAFETY: the caller has a domain that is alive.
-    let own = unsafe { &*pd };
-    let context = own.pd.context;
-    let result = context.card.verb("ibv_dealloc_pd", |locked| {
+    let context = unsafe { (*pd).pd.context };
+    let end = |locked: &mut Locked<'_>, own: &ProtectionDomain| {
         if own.handles.load(Ordering::Relaxed) > 0 {
             return Err(libc::EBUSY);
         }
         let Some((pd, thread_domain)) = &own.on else {
             locked.nic.dealloc_pd(own.id()).map_err(refused)?;
             context.domains(|domains| domains.retain(|id| *id != own.id()));
-            return Ok(());
+            return Ok(None);
         };
         // SAFETY: the domain is alive, as it has a user until now.
         let on = unsafe { &*pd.cast::<ProtectionDomain>() };
@@ -78,42 +78,35 @@ pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ProtectionDomain) -> c_i
         if let Some(users) = thread_domain {
             users.fetch_sub(1, Ordering::Relaxed);
         }
-        Ok(())
-    });
+        Ok(None)
+    };
     // SAFETY: `ibv_alloc_pd` or `alloc_parent_domain` made it, and the caller does not use it again.
-    unsafe { context.ended(pd, result) }
+    unsafe { context.destroy("ibv_dealloc_pd", pd, end) }
 }
 
 pub(crate) extern "C" fn alloc_td(
     context: Open,
     attributes: &ibv_td_init_attr,
 ) -> *mut ThreadDomain {
-    context.made(
-        context
-            .card
-            .verb("ibv_alloc_td", |locked| match attributes.comp_mask {
-                _ if !locked.nic.profile().thread_domains => Err(libc::EOPNOTSUPP),
-                0 => Ok(ThreadDomain {
-                    context,
-                    users: Arc::default(),
-                }),
-                _ => Err(libc::EINVAL),
-            }),
-    )
+    context.make("ibv_alloc_td", |locked| match attributes.comp_mask {
+        _ if !locked.nic.profile().thread_domains => Err(libc::EOPNOTSUPP),
+        0 => Ok(ThreadDomain {
+            context,
+            users: Arc::default(),
+        }),
+        _ => Err(libc::EINVAL),
+    })
 }
 
 pub(crate) unsafe extern "C" fn dealloc_td(td: *mut ThreadDomain) -> c_int {
     // SAFETY: the caller has a thread domain that is alive.
-    let ThreadDomain { context, users } = unsafe { &*td };
-    let context = *context;
-    let result = context
-        .card
-        .verb("ibv_dealloc_td", |_| match users.load(Ordering::Relaxed) {
-            0 => Ok(()),
-            _ => Err(libc::EBUSY),
-        });
+    let context = unsafe { (*td).context };
+    let end = |_: &mut Locked<'_>, own: &ThreadDomain| match own.users.load(Ordering::Relaxed) {
+        0 => Ok(None),
+        _ => Err(libc::EBUSY),
+    };
     // SAFETY: `alloc_td` made it, and the caller does not use it again.
-    unsafe { context.ended(td, result) }
+    unsafe { context.destroy("ibv_dealloc_td", td, end) }
 }
 
 pub(crate) unsafe extern "C" fn alloc_parent_domain(
@@ -122,7 +115,7 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
 ) -> *mut ProtectionDomain {
     /// `IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT`, of allocators that there are none of.
     const PD_CONTEXT: u32 = 1 << 1;
-    context.made(context.card.verb("ibv_alloc_parent_domain", |locked| {
+    context.make("ibv_alloc_parent_domain", |locked| {
         if !locked.nic.profile().thread_domains {
             return Err(libc::EOPNOTSUPP);
         }
@@ -143,5 +136,5 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
             on: Some((attributes.pd, users)),
             ..ProtectionDomain::new(context, on.pd.handle)
         })
-    }))
+    })
 }

@@ -13,6 +13,7 @@ use crate::abi::context::Open;
 use crate::abi::object::ibv_srq;
 use crate::errno::{code, fail, refused};
 use crate::event::Unacknowledged;
+use crate::network::Locked;
 use crate::protection_domain::ProtectionDomain;
 
 #[repr(C)]
@@ -33,7 +34,7 @@ pub(crate) extern "C" fn ibv_create_srq(
     init: &mut ibv_srq_init_attr,
 ) -> *mut SharedReceives {
     let context = pd.pd.context;
-    let made = context.made(context.card.verb("ibv_create_srq", |locked| {
+    context.place("ibv_create_srq", |locked| {
         let ibv_srq_attr {
             max_wr, max_sge, ..
         } = init.attr;
@@ -43,7 +44,8 @@ pub(crate) extern "C" fn ibv_create_srq(
         if let Some((max_wr, max_sge, _)) = locked.nic.query_srq(id) {
             (init.attr.max_wr, init.attr.max_sge) = (max_wr, max_sge);
         }
-        Ok(SharedReceives {
+        let events = Arc::<Unacknowledged>::default();
+        let own = Box::into_raw(Box::new(SharedReceives {
             queue: ibv_srq {
                 context,
                 srq_context: init.srq_context,
@@ -51,21 +53,14 @@ pub(crate) extern "C" fn ibv_create_srq(
                 handle: id.0,
                 ..ibv_srq::default()
             },
-            asynchronous_events: Arc::default(),
-        })
-    }));
-    // SAFETY: it is null, or was made a moment ago.
-    if let Some(own) = unsafe { made.as_ref() } {
-        let sink = context.sink(made, &own.asynchronous_events);
-        context.card.call(|locked| {
-            let queues = &mut locked.events.shared_receives;
-            queues.insert(own.id().0, sink);
-        });
-    }
-    made
+            asynchronous_events: Arc::clone(&events),
+        }));
+        let sink = context.sink(own, events);
+        locked.events.shared_receives.insert(id.0, sink);
+        Ok(own)
+    })
 }
 
-/// Only basic queues, as `ibv_create_srq` makes them.
 pub(crate) unsafe extern "C" fn create_srq_ex(
     _: Open,
     init: *mut ibv_srq_init_attr_ex,
@@ -120,12 +115,11 @@ extern "C" fn ibv_query_srq(own: &SharedReceives, attr: &mut MaybeUninit<ibv_srq
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_destroy_srq(srq: *mut SharedReceives) -> c_int {
     // SAFETY: the caller has a queue that is alive.
-    let own = unsafe { &*srq };
-    let (id, context) = (own.id(), own.queue.context);
-    let result = context.card.verb("ibv_destroy_srq", |locked| {
-        locked.nic.destroy_srq(id).map_err(refused)?;
-        Ok(locked.events.shared_receives.remove(&id.0))
-    });
+    let context = unsafe { (*srq).queue.context };
+    let end = |locked: &mut Locked<'_>, own: &SharedReceives| {
+        locked.nic.destroy_srq(own.id()).map_err(refused)?;
+        Ok(locked.events.shared_receives.remove(&own.id().0))
+    };
     // SAFETY: `ibv_create_srq` made it, and the caller does not use it again.
-    unsafe { context.closed(srq, result) }
+    unsafe { context.destroy("ibv_destroy_srq", srq, end) }
 }

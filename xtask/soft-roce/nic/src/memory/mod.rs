@@ -7,7 +7,6 @@ use std::ops::Range;
 
 use bitflags::bitflags;
 
-pub(crate) use registered::OutOfReach;
 pub use registered::Registered;
 use window::Window;
 pub use window::WindowKind;
@@ -59,15 +58,6 @@ pub(crate) enum Fault {
     TooLong,
     /// Not mapped any more.
     Unmapped,
-}
-
-impl From<OutOfReach> for Fault {
-    fn from(out: OutOfReach) -> Self {
-        match out {
-            OutOfReach::Bounds => Self::Denied,
-            OutOfReach::Unmapped => Self::Unmapped,
-        }
-    }
 }
 
 /// The keys of a card, which are those of regions and windows: the index above eight bits of tag, which
@@ -172,16 +162,23 @@ impl Memory {
         Ok((key, rkey))
     }
 
-    /// Ends the card's access to a region, and returns its domain.
-    pub(crate) fn deregister(&mut self, lkey: u32) -> error::Result<DomainId> {
+    /// Whether a region or a window belongs to a domain.
+    pub(crate) fn has_keys_of(&self, domain: DomainId) -> bool {
+        self.keys.iter().any(|keyed| match keyed {
+            Keyed::Region(region) => region.domain == domain,
+            Keyed::Window(window) => window.domain == domain,
+        })
+    }
+
+    /// Ends the card's access to a region.
+    pub(crate) fn deregister(&mut self, lkey: u32) -> error::Result<()> {
         let region = self.region(lkey).ok_or(NO_SUCH_KEY)?;
         if region.windows > 0 {
             // As rxe; other drivers say EBUSY.
             return Err(invalid("a window is bound to the region"));
         }
-        let domain = region.domain;
         self.keys.remove(lkey >> 8);
-        Ok(domain)
+        Ok(())
     }
 
     /// The place of an address within the memory that a key is for, wherever that is.
@@ -218,22 +215,12 @@ impl Memory {
         Some((&region.memory, region.offset(address, length)?))
     }
 
-    /// The same, with the fault if it does not.
-    fn allowed(
-        &self,
-        by: Accessor,
-        at: RemoteAddress,
-        length: u64,
-    ) -> Result<(&Registered, usize), Fault> {
-        self.remote(by, at, length).ok_or(Fault::Denied)
-    }
-
     /// Whether a peer's request may access this memory. No bytes need no key (9.7.4).
     pub(crate) fn check(&self, by: Accessor, at: RemoteAddress, length: u64) -> Result<(), Fault> {
         if length == 0 {
             return Ok(());
         }
-        self.allowed(by, at, length).map(|_| ())
+        self.remote(by, at, length).map(drop).ok_or(Fault::Denied)
     }
 
     /// Reads for a peer.
@@ -241,8 +228,8 @@ impl Memory {
         if to.is_empty() {
             return Ok(());
         }
-        let (memory, offset) = self.allowed(by, at, length(to))?;
-        Ok(memory.read(offset, to)?)
+        let (memory, offset) = self.remote(by, at, length(to)).ok_or(Fault::Denied)?;
+        memory.read(offset, to)
     }
 
     /// Writes for a peer.
@@ -250,8 +237,8 @@ impl Memory {
         if from.is_empty() {
             return Ok(());
         }
-        let (memory, offset) = self.allowed(by, at, length(from))?;
-        Ok(memory.write(offset, from)?)
+        let (memory, offset) = self.remote(by, at, length(from)).ok_or(Fault::Denied)?;
+        memory.write(offset, from)
     }
 
     /// Changes eight bytes for a peer, and returns what they were.
@@ -261,7 +248,7 @@ impl Memory {
         at: RemoteAddress,
         change: impl FnOnce(u64) -> u64,
     ) -> Result<u64, Fault> {
-        let (memory, offset) = self.allowed(by, at, 8)?;
+        let (memory, offset) = self.remote(by, at, 8).ok_or(Fault::Denied)?;
         let mut bytes = [0; 8];
         memory.read(offset, &mut bytes)?;
         // Atomic operations are in the order of the host's bytes (9.4.5).
@@ -310,7 +297,7 @@ impl Memory {
         mut skip: u64,
         length: usize,
         access: Access,
-        mut copy: impl FnMut(&Registered, usize, Range<usize>) -> Result<(), OutOfReach>,
+        mut copy: impl FnMut(&Registered, usize, Range<usize>) -> Result<(), Fault>,
     ) -> Result<(), Fault> {
         let mut done = 0;
         for element in elements {

@@ -6,6 +6,8 @@
 
 use std::ptr;
 
+use super::Fault;
+
 /// Memory that its owner lets the card read and write (the argument of `ibv_reg_mr`).
 ///
 /// A card has the pages of registered memory pinned, so that they stay even if the process unmaps them. This
@@ -17,15 +19,6 @@ pub struct Registered {
     base: *mut u8,
     length: usize,
     copy: unsafe fn(*mut u8, *const u8, usize) -> bool,
-}
-
-/// Why registered memory could not be reached.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum OutOfReach {
-    /// Outside of what was registered.
-    Bounds,
-    /// Not mapped any more.
-    Unmapped,
 }
 
 impl Registered {
@@ -79,27 +72,27 @@ impl Registered {
     }
 
     /// Copies bytes out of the memory.
-    pub(crate) fn read(&self, offset: usize, to: &mut [u8]) -> Result<(), OutOfReach> {
+    pub(crate) fn read(&self, offset: usize, to: &mut [u8]) -> Result<(), Fault> {
         let from = self.at(offset, to.len())?;
         // SAFETY: `at` has checked that the range is within the memory, which by the contract of `new` or
         // `with_copy` may be read by `copy`; `to` is the card's own, and a `&mut`, so nothing else has it.
         let is_mapped = unsafe { (self.copy)(to.as_mut_ptr(), from, to.len()) };
-        is_mapped.then_some(()).ok_or(OutOfReach::Unmapped)
+        is_mapped.then_some(()).ok_or(Fault::Unmapped)
     }
 
     /// Copies bytes into the memory.
-    pub(crate) fn write(&self, offset: usize, from: &[u8]) -> Result<(), OutOfReach> {
+    pub(crate) fn write(&self, offset: usize, from: &[u8]) -> Result<(), Fault> {
         let to = self.at(offset, from.len())?;
         // SAFETY: `at` has checked that the range is within the memory, which by the contract of `new` or
         // `with_copy` may be written by `copy`, as the callers write only where the region's access allows it.
         let is_mapped = unsafe { (self.copy)(to, from.as_ptr(), from.len()) };
-        is_mapped.then_some(()).ok_or(OutOfReach::Unmapped)
+        is_mapped.then_some(()).ok_or(Fault::Unmapped)
     }
 
-    fn at(&self, offset: usize, length: usize) -> Result<*mut u8, OutOfReach> {
+    fn at(&self, offset: usize, length: usize) -> Result<*mut u8, Fault> {
         match offset.checked_add(length) {
             Some(end) if end <= self.length => Ok(self.base.wrapping_add(offset)),
-            _ => Err(OutOfReach::Bounds),
+            _ => Err(Fault::Denied),
         }
     }
 }

@@ -18,7 +18,7 @@ pub enum WindowKind {
 #[derive(Debug)]
 pub(super) struct Window {
     key: u32,
-    domain: DomainId,
+    pub(super) domain: DomainId,
     kind: WindowKind,
     binding: Option<Binding>,
 }
@@ -82,13 +82,12 @@ impl Memory {
         Ok(key(index, tag))
     }
 
-    /// Frees a window, and returns its domain.
-    pub(crate) fn deallocate_window(&mut self, rkey: u32) -> Result<DomainId> {
-        let window = self.window_mut(rkey).ok_or(NO_SUCH_KEY)?;
-        let domain = window.domain;
+    /// Frees a window.
+    pub(crate) fn deallocate_window(&mut self, rkey: u32) -> Result<()> {
+        self.window_mut(rkey).ok_or(NO_SUCH_KEY)?;
         self.unbind(rkey);
         self.keys.remove(rkey >> 8);
-        Ok(domain)
+        Ok(())
     }
 
     /// The key that a window has now, whatever the tag of this one.
@@ -99,12 +98,8 @@ impl Memory {
         }
     }
 
-    /// Binds a window for a queue pair; false if that is not allowed.
-    pub(crate) fn bind(&mut self, domain: DomainId, queue_pair: u32, bind: &Bind) -> bool {
-        self.try_bind(domain, queue_pair, bind).is_some()
-    }
-
-    fn try_bind(&mut self, domain: DomainId, queue_pair: u32, bind: &Bind) -> Option<()> {
+    /// Binds a window for a queue pair; nothing if that is not allowed.
+    pub(crate) fn bind(&mut self, domain: DomainId, queue_pair: u32, bind: &Bind) -> Option<()> {
         let window = self.window_mut(bind.window)?;
         if window.domain != domain {
             return None;

@@ -10,7 +10,7 @@ use std::collections::{BinaryHeap, VecDeque};
 use std::net::Ipv6Addr;
 use std::time::Duration;
 
-use crate::address::{GidTable, is_multicast};
+use crate::address::GidTable;
 use crate::card::{Card, Counters, Random};
 use crate::completion::CompletionQueueId;
 use crate::error::Result;
@@ -39,7 +39,7 @@ pub struct Nic {
     /// Management datagrams that have come, and those to be sent.
     management: VecDeque<(Route, ManagementDatagram)>,
     outgoing: VecDeque<(Route, ManagementDatagram)>,
-    domains: Pool<Domain>,
+    domains: Pool<()>,
     groups: Groups,
     /// Queue pairs that may have a packet to send.
     ready: VecDeque<u32>,
@@ -47,13 +47,6 @@ pub struct Nic {
     timers: BinaryHeap<Reverse<(Duration, u32)>>,
     random: Random,
     is_port_up: bool,
-}
-
-/// A protection domain.
-#[derive(Debug, Default)]
-struct Domain {
-    /// Objects that belong to it.
-    users: u32,
 }
 
 impl Nic {
@@ -219,7 +212,7 @@ impl Nic {
             // One to the card itself leaves it for nowhere: its CRC would be seen by nobody.
             let crc = if is_own { 0 } else { icrc(&route, buffer) };
             buffer.extend_from_slice(&crc.to_le_bytes());
-            if is_own || is_multicast(route.destination) {
+            if is_own || route.destination.to_canonical().is_multicast() {
                 self.deliver(&route, buffer);
             }
             if !is_own && self.is_port_up {

@@ -1,9 +1,8 @@
 //! Verbs for protection domains, memory, completion queues and shared receive queues (chapter 11).
 
-use super::{Domain, DomainId, Nic};
-use crate::card::Card;
+use super::{DomainId, Nic};
 use crate::completion::{Completion, CompletionQueue, CompletionQueueId};
-use crate::error::{Result, busy, invalid};
+use crate::error::{Result, invalid};
 use crate::memory::{Access, Registered, WindowKind};
 use crate::queue_pair::{AttributeMask, QueuePairAttributes, QueuePairState};
 use crate::request::ReceiveRequest;
@@ -19,7 +18,7 @@ impl Nic {
     /// `ENOMEM` if there are `max_domains`.
     pub fn alloc_pd(&mut self) -> Result<DomainId> {
         let max = self.card.profile.max_domains;
-        let number = self.domains.insert(max, |_| Domain::default());
+        let number = self.domains.insert(max, |_| ());
         number.map(DomainId)
     }
 
@@ -29,11 +28,18 @@ impl Nic {
     ///
     /// `EBUSY` if something belongs to it.
     pub fn dealloc_pd(&mut self, domain: DomainId) -> Result<()> {
-        if self.domains.find(domain.0)?.users > 0 {
-            return Err(busy("something belongs to the protection domain"));
-        }
-        self.domains.remove(domain.0);
-        Ok(())
+        let is_used = self.card.memory.has_keys_of(domain)
+            || self
+                .queue_pairs
+                .iter()
+                .any(|it| it.options.domain == domain)
+            || self
+                .card
+                .shared_receives
+                .iter()
+                .any(|it| it.domain == domain);
+        let reason = "something belongs to the protection domain";
+        self.domains.destroy(domain.0, is_used, reason)
     }
 
     /// Ends what the queue pairs of a domain do: they go to ERR, and serve no peer any more.
@@ -68,14 +74,9 @@ impl Nic {
     ) -> Result<(u32, u32)> {
         self.domains.find(domain.0)?;
         let tag = self.random.byte();
-        let Card {
-            memory: keys,
-            profile,
-            ..
-        } = &mut self.card;
-        let keys = keys.register(domain, memory, iova, access, tag, profile)?;
-        self.used(domain, 1);
-        Ok(keys)
+        let card = &mut self.card;
+        card.memory
+            .register(domain, memory, iova, access, tag, &card.profile)
     }
 
     /// Deregisters memory (`ibv_dereg_mr`), by its `lkey`. The card does not touch it after that.
@@ -84,9 +85,7 @@ impl Nic {
     ///
     /// `EINVAL` while a window is bound to it.
     pub fn dereg_mr(&mut self, lkey: u32) -> Result<()> {
-        let domain = self.card.memory.deregister(lkey)?;
-        self.used(domain, -1);
-        Ok(())
+        self.card.memory.deregister(lkey)
     }
 
     /// Allocates a memory window (`ibv_alloc_mw`), and returns its `rkey`.
@@ -97,12 +96,9 @@ impl Nic {
     pub fn alloc_mw(&mut self, domain: DomainId, kind: WindowKind) -> Result<u32> {
         self.domains.find(domain.0)?;
         let tag = self.random.byte();
-        let Card {
-            memory, profile, ..
-        } = &mut self.card;
-        let key = memory.allocate_window(domain, kind, tag, profile)?;
-        self.used(domain, 1);
-        Ok(key)
+        let card = &mut self.card;
+        card.memory
+            .allocate_window(domain, kind, tag, &card.profile)
     }
 
     /// Deallocates a memory window (`ibv_dealloc_mw`), by its `rkey`; that ends the access that it gave.
@@ -111,21 +107,13 @@ impl Nic {
     ///
     /// `ENOENT` if there is none with this key.
     pub fn dealloc_mw(&mut self, rkey: u32) -> Result<()> {
-        let domain = self.card.memory.deallocate_window(rkey)?;
-        self.used(domain, -1);
-        Ok(())
+        self.card.memory.deallocate_window(rkey)
     }
 
     /// The key that a window has now, by that of its keys before, which differ in their tags.
     #[must_use]
     pub fn window_key(&self, rkey: u32) -> Option<u32> {
         self.card.memory.window_key(rkey)
-    }
-
-    pub(super) fn used(&mut self, domain: DomainId, change: i32) {
-        if let Some(domain) = self.domains.get_mut(domain.0) {
-            domain.users = domain.users.saturating_add_signed(change);
-        }
     }
 }
 
@@ -181,11 +169,10 @@ impl Nic {
     ///
     /// `EBUSY` while a queue pair uses it.
     pub fn destroy_cq(&mut self, cq: CompletionQueueId) -> Result<()> {
-        if self.card.completion_queues.find(cq.0)?.users > 0 {
-            return Err(busy("a queue pair uses the completion queue"));
-        }
-        self.card.completion_queues.remove(cq.0);
-        Ok(())
+        let mut users = self.queue_pairs.iter().map(|it| &it.options);
+        let is_used = users.any(|it| [it.send_cq, it.recv_cq].contains(&cq));
+        let reason = "a queue pair uses the completion queue";
+        self.card.completion_queues.destroy(cq.0, is_used, reason)
     }
 
     /// Takes the oldest completion (`ibv_poll_cq`).
@@ -234,17 +221,15 @@ impl Nic {
             ));
         }
         let queue = ReceiveQueue::new(profile.capacity(max_wr), max_sge.max(1));
-        check_limit(limit, &queue)?;
+        check_limit(limit, queue.max_wr)?;
         let shared = SharedReceiveQueue {
             domain,
             queue,
             limit,
-            users: 0,
         };
         let max = profile.max_shared_receive_queues;
-        let number = self.card.shared_receives.insert(max, |_| shared)?;
-        self.used(domain, 1);
-        Ok(SharedReceiveId(number))
+        let number = self.card.shared_receives.insert(max, |_| shared);
+        number.map(SharedReceiveId)
     }
 
     /// Arms the limit, or changes the capacity (`ibv_modify_srq`).
@@ -267,11 +252,9 @@ impl Nic {
                 "the receives in the queue need more room, or it is more than max_srq_wr",
             ));
         }
-        if limit.unwrap_or(shared.limit) > made {
-            return Err(invalid("the limit is above the queue's capacity"));
-        }
-        shared.queue.max_wr = made;
-        shared.limit = limit.unwrap_or(shared.limit);
+        let limit = limit.unwrap_or(shared.limit);
+        check_limit(limit, made)?;
+        (shared.queue.max_wr, shared.limit) = (made, limit);
         Ok(())
     }
 
@@ -288,14 +271,10 @@ impl Nic {
     ///
     /// `EBUSY` while a queue pair uses it.
     pub fn destroy_srq(&mut self, srq: SharedReceiveId) -> Result<()> {
-        let shared = self.card.shared_receives.find(srq.0)?;
-        if shared.users > 0 {
-            return Err(busy("a queue pair uses the shared receive queue"));
-        }
-        let domain = shared.domain;
-        self.card.shared_receives.remove(srq.0);
-        self.used(domain, -1);
-        Ok(())
+        let mut users = self.queue_pairs.iter();
+        let is_used = users.any(|it| it.options.shared_receives == Some(srq));
+        let reason = "a queue pair uses the shared receive queue";
+        self.card.shared_receives.destroy(srq.0, is_used, reason)
     }
 
     /// Posts a receive to a shared queue (`ibv_post_srq_recv`).
@@ -306,15 +285,15 @@ impl Nic {
     pub fn post_srq_receive(
         &mut self,
         srq: SharedReceiveId,
-        request: &ReceiveRequest<'_>,
+        request: ReceiveRequest,
     ) -> Result<()> {
         let shared = self.card.shared_receives.find_mut(srq.0)?;
         shared.queue.post(request, shared.queue.max_wr)
     }
 }
 
-fn check_limit(limit: u32, queue: &ReceiveQueue) -> Result<()> {
-    match limit <= queue.max_wr {
+fn check_limit(limit: u32, capacity: u32) -> Result<()> {
+    match limit <= capacity {
         true => Ok(()),
         false => Err(invalid("the limit is above the queue's capacity")),
     }

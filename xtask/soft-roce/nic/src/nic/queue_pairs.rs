@@ -30,10 +30,7 @@ impl Nic {
         let options = options.fitted(&self.card.profile)?;
         let profile = &self.card.profile;
         let make = |number| Box::new(QueuePair::new(number, options, profile));
-        let number = self.queue_pairs.insert(profile.max_queue_pairs, make)?;
-        self.used(options.domain, 1);
-        self.count_users(&options, 1);
-        Ok(number)
+        self.queue_pairs.insert(profile.max_queue_pairs, make)
     }
 
     /// Changes a queue pair (`ibv_modify_qp`).
@@ -69,11 +66,10 @@ impl Nic {
         peer: u32,
         peer_psn: Psn,
     ) -> Result<()> {
-        use AttributeMask as M;
+        use QueuePairState::{Init, Rtr, Rts};
         let transport = self.queue_pairs.find(number)?.options.transport;
         let rd_atomic = self.card.profile.max_qp_rd_atom.min(16);
         let mut attributes = QueuePairAttributes {
-            state: QueuePairState::Init,
             access: Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC,
             port: 1,
             qkey: peer,
@@ -90,25 +86,12 @@ impl Nic {
             rnr_retry: 7,
             ..QueuePairAttributes::default()
         };
-        let path = M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN;
-        let (init, rtr, rts) = match transport {
-            Transport::Rc => (
-                M::ACCESS_FLAGS,
-                path | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER,
-                M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::MAX_QP_RD_ATOMIC,
-            ),
-            Transport::Uc => (M::ACCESS_FLAGS, path, M::empty()),
-            Transport::Ud => (M::QKEY, M::empty(), M::empty()),
-        };
-        self.modify_qp(
-            number,
-            &attributes,
-            M::STATE | M::PKEY_INDEX | M::PORT | init,
-        )?;
-        attributes.state = QueuePairState::Rtr;
-        self.modify_qp(number, &attributes, M::STATE | rtr)?;
-        attributes.state = QueuePairState::Rts;
-        self.modify_qp(number, &attributes, M::STATE | M::SQ_PSN | rts)
+        for state in [Init, Rtr, Rts] {
+            attributes.state = state;
+            let needed = AttributeMask::needed(transport, state);
+            self.modify_qp(number, &attributes, needed)?;
+        }
+        Ok(())
     }
 
     /// All attributes (`ibv_query_qp`).
@@ -131,7 +114,7 @@ impl Nic {
     /// `EBUSY` while it is attached to a multicast group.
     pub fn destroy_qp(&mut self, number: u32) -> Result<()> {
         let queue_pair = self.queue_pairs.find(number)?;
-        if queue_pair.groups > 0 {
+        if self.groups.have(number) {
             return Err(busy("the queue pair is attached to a multicast group"));
         }
         let options = queue_pair.options;
@@ -139,8 +122,6 @@ impl Nic {
         drop(self.queue_pairs.remove(number));
         self.ready.retain(|ready| *ready != number);
         self.card.memory.invalidate_all_of(number);
-        self.used(options.domain, -1);
-        self.count_users(&options, -1);
         if self.card.profile.destroy_removes_completions {
             for cq in [options.send_cq, options.recv_cq] {
                 if let Some(queue) = self.card.completion_queues.get_mut(cq.0) {
@@ -158,7 +139,7 @@ impl Nic {
     ///
     /// `EINVAL` before RTS, or for a request that this queue pair was not made for; `ENOMEM` if the queue is
     /// full. All else fails in the completion.
-    pub fn post_send(&mut self, number: u32, request: &SendRequest<'_>) -> Result<()> {
+    pub fn post_send(&mut self, number: u32, request: SendRequest) -> Result<()> {
         let found = self.queue_pairs.find_mut(number)?;
         found.post_send(&mut self.card, request)?;
         self.wake(number);
@@ -171,7 +152,7 @@ impl Nic {
     /// # Errors
     ///
     /// Those of `post_send`.
-    pub fn check_send(&self, number: u32, request: &SendRequest<'_>, ahead: usize) -> Result<()> {
+    pub fn check_send(&self, number: u32, request: &SendRequest, ahead: usize) -> Result<()> {
         let found = self.queue_pairs.find(number)?;
         found.check_send(request, ahead).map(|_| ())
     }
@@ -182,7 +163,7 @@ impl Nic {
     ///
     /// `EINVAL` for a queue pair with a shared receive queue, or too many elements; `ENOMEM` if the queue is
     /// full.
-    pub fn post_receive(&mut self, number: u32, request: &ReceiveRequest<'_>) -> Result<()> {
+    pub fn post_receive(&mut self, number: u32, request: ReceiveRequest) -> Result<()> {
         let found = self.queue_pairs.find_mut(number)?;
         found.post_receive(&mut self.card, request)?;
         // In ERR it is flushed, perhaps later.
@@ -198,13 +179,10 @@ impl Nic {
     /// `EINVAL` for a GID that is none of a group or a queue pair that is not for datagrams; `ENOMEM` if there
     /// are too many groups, or members.
     pub fn attach_mcast(&mut self, number: u32, group: Ipv6Addr) -> Result<()> {
-        let queue_pair = self.queue_pairs.find_mut(number)?;
-        if queue_pair.options.transport != Transport::Ud {
+        if self.queue_pairs.find(number)?.options.transport != Transport::Ud {
             return Err(invalid("only datagram queue pairs are in multicast groups"));
         }
-        let is_new = self.groups.attach(group, number, &self.card.profile)?;
-        queue_pair.groups += u32::from(is_new);
-        Ok(())
+        self.groups.attach(group, number, &self.card.profile)
     }
 
     /// Detaches a queue pair from a multicast group (`ibv_detach_mcast`).
@@ -213,22 +191,7 @@ impl Nic {
     ///
     /// `EINVAL` if it is not attached.
     pub fn detach_mcast(&mut self, number: u32, group: Ipv6Addr) -> Result<()> {
-        let queue_pair = self.queue_pairs.find_mut(number)?;
-        self.groups.detach(group, number)?;
-        queue_pair.groups -= 1;
-        Ok(())
-    }
-
-    fn count_users(&mut self, options: &QueuePairOptions, change: i32) {
-        for cq in [options.send_cq, options.recv_cq] {
-            if let Some(queue) = self.card.completion_queues.get_mut(cq.0) {
-                queue.users = queue.users.saturating_add_signed(change);
-            }
-        }
-        if let Some(srq) = options.shared_receives
-            && let Some(shared) = self.card.shared_receives.get_mut(srq.0)
-        {
-            shared.users = shared.users.saturating_add_signed(change);
-        }
+        self.queue_pairs.find(number)?;
+        self.groups.detach(group, number)
     }
 }

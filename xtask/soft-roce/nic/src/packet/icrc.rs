@@ -21,9 +21,8 @@ pub fn icrc(route: &Route, bytes: &[u8]) -> u32 {
     let udp_length = u16::try_from(8 + bytes.len() + SIZE).unwrap_or(u16::MAX);
     let mut hasher = Hasher::new();
     hasher.update(&[0xff; 8]);
-    match route.v4() {
-        Some((source, destination)) => {
-            let mut header = route.v4_header(udp_length, source, destination);
+    match route.v4_header(udp_length) {
+        Some(mut header) => {
             header[1] = 0xff;
             header[8] = 0xff;
             header[10..12].copy_from_slice(&[0xff; 2]);
@@ -60,7 +59,7 @@ pub(crate) fn is_intact(route: &Route, packet: &[u8]) -> bool {
         return false;
     };
     let difference = icrc(route, bytes) ^ u32::from_le_bytes(*crc);
-    let is_known = route.v4().is_none() || route.identification.is_some();
+    let is_known = !route.is_v4() || route.identification.is_some();
     difference == 0 || (!is_known && is_from_identification(difference, bytes.len()))
 }
 

@@ -54,10 +54,8 @@ impl Route {
     #[must_use]
     pub fn headers(&self, length: u16) -> Vec<u8> {
         let udp_length = length.saturating_add(8);
-        let mut headers = match self.v4() {
-            None => self.v6_header(udp_length).to_vec(),
-            Some(_) => self.grh(udp_length, 0, true)[20..].to_vec(),
-        };
+        let start = if self.is_v4() { 20 } else { 0 };
+        let mut headers = self.grh(udp_length, 0, true)[start..].to_vec();
         headers.extend(self.source_port.to_be_bytes());
         headers.extend(ROCE_PORT.to_be_bytes());
         headers.extend(udp_length.to_be_bytes());
@@ -65,11 +63,9 @@ impl Route {
         headers
     }
 
-    /// The addresses of IPv4, if both are.
-    pub(super) fn v4(&self) -> Option<([u8; 4], [u8; 4])> {
-        let source = self.source.to_ipv4_mapped()?;
-        let destination = self.destination.to_ipv4_mapped()?;
-        Some((source.octets(), destination.octets()))
+    pub(super) fn is_v4(&self) -> bool {
+        let mut ends = [self.source, self.destination].into_iter();
+        ends.all(|ip| ip.to_ipv4_mapped().is_some())
     }
 
     /// The 40 bytes that precede a datagram's payload in the receiver's memory: IPv6's header, or 20 bytes
@@ -77,10 +73,9 @@ impl Route {
     /// of IPv4 is 0, as on some cards.
     pub(crate) fn grh(&self, udp_length: u16, padding: u8, with_checksum: bool) -> [u8; 40] {
         let mut grh = [padding; 40];
-        match self.v4() {
+        match self.v4_header(udp_length) {
             None => grh.copy_from_slice(&self.v6_header(udp_length)),
-            Some((source, destination)) => {
-                let mut header = self.v4_header(udp_length, source, destination);
+            Some(mut header) => {
                 if with_checksum {
                     let sum = checksum(&header);
                     header[10..12].copy_from_slice(&sum.to_be_bytes());
@@ -91,13 +86,9 @@ impl Route {
         grh
     }
 
-    /// IPv4's header with a checksum of 0.
-    pub(super) fn v4_header(
-        &self,
-        udp_length: u16,
-        source: [u8; 4],
-        destination: [u8; 4],
-    ) -> [u8; 20] {
+    /// IPv4's header with a checksum of 0, if both addresses are IPv4's.
+    pub(super) fn v4_header(&self, udp_length: u16) -> Option<[u8; 20]> {
+        let [source, destination] = [self.source, self.destination].map(|ip| ip.to_ipv4_mapped());
         let mut header = [0; 20];
         header[0] = 0x45;
         header[1] = self.traffic_class;
@@ -106,9 +97,9 @@ impl Route {
         header[6..8].copy_from_slice(&DONT_FRAGMENT.to_be_bytes());
         header[8] = self.hop_limit;
         header[9] = UDP;
-        header[12..16].copy_from_slice(&source);
-        header[16..20].copy_from_slice(&destination);
-        header
+        header[12..16].copy_from_slice(&source?.octets());
+        header[16..20].copy_from_slice(&destination?.octets());
+        Some(header)
     }
 
     /// IPv6's header.

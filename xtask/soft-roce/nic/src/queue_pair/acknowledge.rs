@@ -23,20 +23,18 @@ impl QueuePair {
         }
         match header.body {
             Body::Acknowledge(aeth) => match aeth.syndrome {
-                Syndrome::Ack(_) => self.acknowledged(card, psn.plus(1)),
+                Syndrome::Ack(_) if self.advance(card, psn.plus(1)) => {}
+                Syndrome::Ack(_) => self.retry(card, false),
                 Syndrome::ReceiverNotReady(timer) => self.not_ready(card, psn, timer),
                 Syndrome::Nak(code) => self.refused(card, psn, code),
             },
-            Body::ReadResponse(place, _) => self.read(card, psn, place.ends(), payload),
-            Body::AtomicAcknowledge(_, original) => self.atomic(card, psn, original),
+            Body::ReadResponse(place, _) => {
+                self.answered(card, psn, true, place.ends(), payload);
+            }
+            Body::AtomicAcknowledge(_, original) => {
+                self.answered(card, psn, false, true, &original.to_ne_bytes());
+            }
             _ => {}
-        }
-    }
-
-    /// All packets before this one are acknowledged.
-    fn acknowledged(&mut self, card: &mut Card, before: Psn) {
-        if !self.advance(card, before) {
-            self.retry(card, false);
         }
     }
 
@@ -117,79 +115,37 @@ impl QueuePair {
         self.end_oldest(card, status);
     }
 
-    /// Part of what was read.
-    fn read(&mut self, card: &mut Card, psn: Psn, ends: bool, payload: &[u8]) {
-        if !self.answers_front(card, psn) {
-            return;
-        }
-        let mtu = self.mtu(card);
-        let Some(front) = self.requester.queue.front() else {
-            return;
-        };
-        let index = u32::try_from(psn.since(front.first)).unwrap_or_default();
-        let skip = index * mtu;
-        let expected = (front.length.saturating_sub(skip)).min(mtu);
-        let is_expected = matches!(front.opcode, SendOpcode::Read(_))
-            && ends == (psn == front.last())
-            && u32::try_from(payload.len()) == Ok(expected);
-        if !is_expected {
-            return self.end_oldest(card, Status::BAD_RESP_ERR);
-        }
-        let elements = &front.elements;
-        let written = card
-            .memory
-            .scatter(self.options.domain, elements, u64::from(skip), payload);
-        self.answered(card, psn, ends, written);
-    }
-
-    /// The value from before an atomic operation.
-    fn atomic(&mut self, card: &mut Card, psn: Psn, original: u64) {
-        if !self.answers_front(card, psn) {
-            return;
-        }
-        let Some(front) = self.requester.queue.front() else {
-            return;
-        };
-        if matches!(front.opcode, SendOpcode::Read(_)) {
-            return self.end_oldest(card, Status::BAD_RESP_ERR);
-        }
-        let bytes = original.to_ne_bytes();
-        let domain = self.options.domain;
-        let written = card.memory.scatter(domain, &front.elements, 0, &bytes);
-        self.answered(card, psn, true, written);
-    }
-
-    /// Acknowledges what is before the answer to a read or atomic. Returns whether the oldest request is now
-    /// the one that it answers, and this is the part of the answer that is missing.
-    fn answers_front(&mut self, card: &mut Card, psn: Psn) -> bool {
+    /// Takes a part of what was read, or the value from before an atomic operation, and acknowledges what is before it.
+    fn answered(&mut self, card: &mut Card, psn: Psn, is_read: bool, ends: bool, bytes: &[u8]) {
         if !self.advance(card, psn) {
-            self.retry(card, false);
-            return false;
+            return self.retry(card, false);
         }
-        let Some(front) = self.requester.queue.front() else {
-            return false;
+        let (mtu, is_next) = (self.mtu(card), self.requester.unacked == psn);
+        let Some(front) = self.requester.queue.front_mut() else {
+            return;
         };
-        let is_asked =
-            front.is_started && psn.since(front.first) >= 0 && psn.since(front.last()) <= 0;
-        if is_asked && !front.is_read_or_atomic() {
-            self.end_oldest(card, Status::BAD_RESP_ERR);
-            return false;
+        let index = psn.since(front.first);
+        let is_asked = front.is_started && index >= 0 && psn.since(front.last()) <= 0;
+        if !is_asked || !is_next {
+            return;
         }
-        is_asked && self.requester.unacked == psn
-    }
-
-    fn answered(
-        &mut self,
-        card: &mut Card,
-        psn: Psn,
-        ends: bool,
-        written: Result<(), crate::memory::Fault>,
-    ) {
-        if let Err(fault) = written {
+        let skip = u32::try_from(index).unwrap_or_default() * mtu;
+        let expected = match front.request.opcode {
+            SendOpcode::Read(_) if is_read => front.length.saturating_sub(skip).min(mtu),
+            SendOpcode::CompareSwap { .. } | SendOpcode::FetchAdd { .. } if !is_read => 8,
+            _ => return self.end_oldest(card, Status::BAD_RESP_ERR),
+        };
+        let is_last = psn == front.last();
+        if ends != is_last || u32::try_from(bytes.len()) != Ok(expected) {
+            return self.end_oldest(card, Status::BAD_RESP_ERR);
+        }
+        let elements = front.request.data.elements();
+        let domain = self.options.domain;
+        if let Err(fault) = card.memory.scatter(domain, elements, skip.into(), bytes) {
             let status = status_of(fault, Status::LOC_PROT_ERR);
             return self.end_oldest(card, status);
         }
-        if ends && let Some(front) = self.requester.queue.front_mut() {
+        if ends {
             front.outcome = Some(Status::SUCCESS);
         }
         self.retire(card);

@@ -49,8 +49,6 @@ pub(crate) struct QueuePair {
     is_drained: bool,
     /// Whether a completion was lost, on a card where that breaks the queue pair.
     is_overrun: bool,
-    /// Multicast groups that it is attached to.
-    pub(crate) groups: u32,
     /// Whether it is among those that may have packets.
     pub(crate) is_ready: bool,
     /// The time at which the card will look at its timers.
@@ -72,17 +70,12 @@ impl QueuePair {
             flush_at: None,
             is_drained: false,
             is_overrun: false,
-            groups: 0,
             is_ready: false,
             scheduled: None,
         }
     }
 
-    pub(crate) fn post_receive(
-        &mut self,
-        card: &mut Card,
-        request: &ReceiveRequest<'_>,
-    ) -> Result<()> {
+    pub(crate) fn post_receive(&mut self, card: &mut Card, request: ReceiveRequest) -> Result<()> {
         if self.options.shared_receives.is_some() {
             return Err(invalid(
                 "the queue pair takes its receives from a shared queue",

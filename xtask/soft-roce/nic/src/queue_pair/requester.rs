@@ -35,16 +35,16 @@ impl QueuePair {
             }
             let is_waiting = self.state == QueuePairState::Sqd && !entry.is_started
                 // 10.8.3.3: a fence waits for reads and atomics.
-                || entry.is_fenced && self.requester.outstanding > 0
+                || entry.request.is_fenced && self.requester.outstanding > 0
                 // 10.6.5.1: an invalidation waits for all that is before it.
-                || matches!(entry.opcode, SendOpcode::LocalInvalidate(_)) && next > 0;
+                || matches!(entry.request.opcode, SendOpcode::LocalInvalidate(_)) && next > 0;
             if is_waiting {
                 return None;
             }
-            let local = match entry.opcode {
+            let local = match entry.request.opcode {
                 SendOpcode::BindWindow(bind) if self.options.transport != Transport::Ud => {
-                    let is_bound = card.memory.bind(self.options.domain, self.number, &bind);
-                    Some((is_bound, Status::MW_BIND_ERR))
+                    let bound = card.memory.bind(self.options.domain, self.number, &bind);
+                    Some((bound.is_some(), Status::MW_BIND_ERR))
                 }
                 SendOpcode::LocalInvalidate(key) if self.options.transport == Transport::Rc => {
                     let is_done = card
@@ -76,7 +76,7 @@ impl QueuePair {
         let mtu = self.mtu(card);
         let requester = &mut self.requester;
         let entry = &mut requester.queue[requester.next];
-        let path = match (transport, entry.to) {
+        let path = match (transport, entry.request.to) {
             (Transport::Ud, Some(to)) => to.path,
             _ => self.attributes.path,
         };
@@ -137,8 +137,8 @@ impl QueuePair {
         let transport = self.options.transport;
         let mut header = Header::new(transport, body, self.attributes.dest_qp_num, psn);
         header.is_migrated = card.profile.is_migrated;
-        header.is_solicited = entry.is_solicited && takes_receive(&body);
-        if let (Transport::Ud, Some(to)) = (transport, entry.to) {
+        header.is_solicited = entry.request.is_solicited && takes_receive(&body);
+        if let (Transport::Ud, Some(to)) = (transport, entry.request.to) {
             // 10.2.5: the highest bit stands for the own key.
             let is_own = to.qkey >> 31 == 1;
             let qkey = if is_own {
@@ -185,7 +185,7 @@ fn body(entry: &Entry, place: Place, skip: u32) -> Option<Body> {
         length: entry.length - skip,
     };
     let at_end = |extra| if place.ends() { extra } else { Extra::None };
-    Some(match entry.opcode {
+    Some(match entry.request.opcode {
         SendOpcode::Send => Body::Send(place, Extra::None),
         SendOpcode::SendWithImmediate(immediate) => {
             Body::Send(place, at_end(Extra::Immediate(immediate)))

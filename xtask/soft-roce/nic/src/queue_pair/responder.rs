@@ -12,8 +12,7 @@ use crate::memory::{Access, Fault};
 use crate::packet::{
     AtomicEth, Body, Extra, Header, NakCode, Place, Psn, Reth, Route, Syndrome, Transport,
 };
-use crate::request::RemoteAddress;
-use crate::shared_receive::Receive;
+use crate::request::{ReceiveRequest, RemoteAddress};
 
 /// State of the receiving half: the place in the peer's sequence, and the answers to be sent.
 #[derive(Debug, Default)]
@@ -25,8 +24,8 @@ pub(super) struct Responder {
     /// The message that a packet in the middle would continue.
     pub(super) message: Message,
     /// The receive that a message goes to; one that a lost message used is used again.
-    pub(super) receive: Option<Receive>,
-    /// Bytes of the message that are in the receive.
+    pub(super) receive: Option<ReceiveRequest>,
+    /// Bytes of the message that have come.
     pub(super) received: u64,
     /// Whether a refusal was sent, and the packet that was asked for has not come yet.
     is_refusing: bool,
@@ -47,7 +46,6 @@ pub(super) enum Message {
     Write {
         at: RemoteAddress,
         remaining: u32,
-        length: u32,
     },
 }
 
@@ -252,20 +250,14 @@ impl QueuePair {
             return Err(Refusal::NotReady);
         }
         let by = self.accessor(Access::REMOTE_WRITE);
-        let (at, remaining, total) = match (reth, self.responder.message) {
+        let (at, remaining) = match (reth, self.responder.message) {
             (Some(reth), _) => {
                 let is_allowed = card.memory.check(by, reth.remote, reth.length.into());
                 is_allowed.map_err(access_refusal)?;
-                (reth.remote, reth.length, reth.length)
+                self.responder.received = 0;
+                (reth.remote, reth.length)
             }
-            (
-                None,
-                Message::Write {
-                    at,
-                    remaining,
-                    length,
-                },
-            ) => (at, remaining, length),
+            (None, Message::Write { at, remaining }) => (at, remaining),
             (None, _) => return Err(INVALID),
         };
         let (length, mtu) = (payload_length(payload), self.mtu(card));
@@ -275,18 +267,17 @@ impl QueuePair {
         }
         let written = card.memory.write(by, at, payload);
         written.map_err(access_refusal)?;
+        self.responder.received += u64::from(length);
         if !place.ends() {
             self.responder.message = Message::Write {
                 at: at.plus(length.into()),
                 remaining: remaining - length,
-                length: total,
             };
             return Ok(());
         }
         self.responder.message = Message::None;
         self.message_done();
         if has_immediate {
-            self.responder.received = u64::from(total);
             self.receive_done(
                 card,
                 header,
@@ -395,15 +386,18 @@ impl QueuePair {
             completion.source_queue_pair = deth.source_queue_pair;
             completion.has_grh = true;
         }
-        self.receives.recycle(receive);
         self.complete_receive(card, completion, header.is_solicited);
     }
 
     /// Completes a receive with an error.
-    pub(super) fn fail_receive(&mut self, card: &mut Card, receive: Receive, status: Status) {
+    pub(super) fn fail_receive(
+        &mut self,
+        card: &mut Card,
+        receive: ReceiveRequest,
+        status: Status,
+    ) {
         let opcode = CompletedOpcode::Receive;
         let completion = Completion::new(self.number, receive.wr_id, status, opcode);
-        self.receives.recycle(receive);
         self.complete_receive(card, completion, true);
     }
 

@@ -10,15 +10,13 @@ use crate::completion::{CompletedOpcode, Completion, Status};
 use crate::error::{Result, full, invalid};
 use crate::memory::{Fault, Memory};
 use crate::packet::{Psn, Transport};
-use crate::request::{Data, DatagramAddress, Element, SendOpcode, SendRequest, total};
+use crate::request::{Data, SendOpcode, SendRequest};
 
 /// The send queue and how far it has come.
 #[derive(Debug, Default)]
 pub(super) struct Requester {
     /// Requests that are posted and not completed, oldest first.
     pub(super) queue: VecDeque<Entry>,
-    /// Entries that are done, for their memory.
-    spare: Vec<Entry>,
     /// The entry to be sent next, and the packet of it.
     pub(super) next: usize,
     pub(super) packet: u32,
@@ -46,16 +44,8 @@ pub(super) struct Requester {
 /// A request that is posted.
 #[derive(Debug)]
 pub(super) struct Entry {
-    pub(super) wr_id: u64,
-    pub(super) opcode: SendOpcode,
-    pub(super) to: Option<DatagramAddress>,
-    pub(super) elements: Vec<Element>,
-    pub(super) inline: Vec<u8>,
-    pub(super) is_inline: bool,
+    pub(super) request: SendRequest,
     pub(super) length: u32,
-    pub(super) is_signaled: bool,
-    pub(super) is_solicited: bool,
-    pub(super) is_fenced: bool,
     /// PSN of its first packet, once it has begun, and how many packets it has, answers to a read included.
     pub(super) is_started: bool,
     pub(super) first: Psn,
@@ -69,7 +59,7 @@ pub(super) struct Entry {
 impl Entry {
     pub(super) const fn is_read_or_atomic(&self) -> bool {
         matches!(
-            self.opcode,
+            self.request.opcode,
             SendOpcode::Read(_) | SendOpcode::CompareSwap { .. } | SendOpcode::FetchAdd { .. }
         )
     }
@@ -82,7 +72,7 @@ impl Entry {
     pub(super) fn number(&mut self, fresh: Psn, mtu: u32) {
         if !self.is_started {
             self.first = fresh;
-            self.packets = match self.opcode {
+            self.packets = match self.request.opcode {
                 SendOpcode::CompareSwap { .. } | SendOpcode::FetchAdd { .. } => 1,
                 _ => self.length.div_ceil(mtu).max(1),
             };
@@ -101,19 +91,23 @@ impl Entry {
         if length == 0 {
             return Ok(());
         }
-        if self.is_inline {
-            let start = usize::try_from(skip).unwrap_or(usize::MAX);
-            let rest = self.inline.get(start..).ok_or(Fault::TooLong)?;
-            packet.extend_from_slice(rest.get(..length).ok_or(Fault::TooLong)?);
-            return Ok(());
+        match &self.request.data {
+            Data::Inline(bytes) => {
+                let start = usize::try_from(skip).unwrap_or(usize::MAX);
+                let rest = bytes.get(start..).ok_or(Fault::TooLong)?;
+                packet.extend_from_slice(rest.get(..length).ok_or(Fault::TooLong)?);
+                Ok(())
+            }
+            Data::Elements(elements) => {
+                let start = packet.len();
+                packet.resize(start + length, 0);
+                memory.gather(domain, elements, skip.into(), &mut packet[start..])
+            }
         }
-        let start = packet.len();
-        packet.resize(start + length, 0);
-        memory.gather(domain, &self.elements, skip.into(), &mut packet[start..])
     }
 
     const fn completed_as(&self) -> CompletedOpcode {
-        match self.opcode {
+        match self.request.opcode {
             SendOpcode::Send
             | SendOpcode::SendWithImmediate(_)
             | SendOpcode::SendWithInvalidate(_) => CompletedOpcode::Send,
@@ -210,17 +204,11 @@ impl Requester {
         }
         Some(entry)
     }
-
-    pub(super) fn recycle(&mut self, entry: Entry) {
-        if self.spare.len() < 64 {
-            self.spare.push(entry);
-        }
-    }
 }
 
 impl QueuePair {
     /// Bytes of a request, if it would be taken after `ahead` others.
-    pub(crate) fn check_send(&self, request: &SendRequest<'_>, ahead: usize) -> Result<u64> {
+    pub(crate) fn check_send(&self, request: &SendRequest, ahead: usize) -> Result<u64> {
         use QueuePairState::{Init, Reset, Rtr};
         if matches!(self.state, Reset | Init | Rtr) {
             return Err(invalid("the queue pair is not in RTS yet"));
@@ -237,28 +225,11 @@ impl QueuePair {
         self.checked_length(request)
     }
 
-    pub(crate) fn post_send(&mut self, card: &mut Card, request: &SendRequest<'_>) -> Result<()> {
-        let length = self.check_send(request, 0)?;
-        let spare = self.requester.spare.pop();
-        let (mut elements, mut inline) =
-            spare.map_or_else(Default::default, |entry| (entry.elements, entry.inline));
-        elements.clear();
-        inline.clear();
-        match request.data {
-            Data::Elements(from) => elements.extend_from_slice(from),
-            Data::Inline(parts) => parts.iter().for_each(|part| inline.extend_from_slice(part)),
-        }
+    pub(crate) fn post_send(&mut self, card: &mut Card, request: SendRequest) -> Result<()> {
+        let length = self.check_send(&request, 0)?;
         self.requester.queue.push_back(Entry {
-            wr_id: request.wr_id,
-            opcode: request.opcode,
-            to: request.to,
-            elements,
-            inline,
-            is_inline: matches!(request.data, Data::Inline(_)),
+            request,
             length: u32::try_from(length).unwrap_or(u32::MAX),
-            is_signaled: request.is_signaled || self.options.all_signaled,
-            is_solicited: request.is_solicited,
-            is_fenced: request.is_fenced,
             is_started: false,
             first: Psn::default(),
             packets: 1,
@@ -270,26 +241,20 @@ impl QueuePair {
     }
 
     /// Bytes of a request, or what C's post refuses at once. All else fails in its completion.
-    fn checked_length(&self, request: &SendRequest<'_>) -> Result<u64> {
-        let length = match request.data {
-            Data::Elements(elements) => {
-                if u32::try_from(elements.len()).map_or(true, |len| len > self.options.max_send_sge)
-                {
-                    return Err(invalid("a request has more elements than max_send_sge"));
-                }
-                total(elements)
+    fn checked_length(&self, request: &SendRequest) -> Result<u64> {
+        let length = request.data.length();
+        match &request.data {
+            Data::Elements(elements)
+                if u32::try_from(elements.len())
+                    .map_or(true, |len| len > self.options.max_send_sge) =>
+            {
+                return Err(invalid("a request has more elements than max_send_sge"));
             }
-            Data::Inline(parts) => {
-                let length = parts
-                    .iter()
-                    .map(|part| u64::try_from(part.len()).unwrap_or(u64::MAX));
-                let length = length.fold(0, u64::saturating_add);
-                if length > u64::from(self.options.max_inline_data) {
-                    return Err(invalid("more inline data than max_inline_data"));
-                }
-                length
+            Data::Inline(_) if length > u64::from(self.options.max_inline_data) => {
+                return Err(invalid("more inline data than max_inline_data"));
             }
-        };
+            _ => {}
+        }
         let atomic = match request.opcode {
             SendOpcode::CompareSwap { remote, .. } | SendOpcode::FetchAdd { remote, .. } => {
                 Some(remote)
@@ -338,12 +303,15 @@ impl QueuePair {
     /// Completes an entry that is taken off the queue; success without a signal makes no completion.
     pub(super) fn complete_entry(&mut self, card: &mut Card, entry: Entry, status: Status) {
         self.send_slots.retire();
-        if entry.is_signaled || status != Status::SUCCESS {
-            let mut completion =
-                Completion::new(self.number, entry.wr_id, status, entry.completed_as());
+        if entry.request.is_signaled || self.options.all_signaled || status != Status::SUCCESS {
+            let mut completion = Completion::new(
+                self.number,
+                entry.request.wr_id,
+                status,
+                entry.completed_as(),
+            );
             completion.byte_len = entry.length;
             self.complete_send(card, completion);
         }
-        self.requester.recycle(entry);
     }
 }

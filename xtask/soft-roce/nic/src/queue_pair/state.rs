@@ -127,6 +127,20 @@ fn transition(
     })
 }
 
+impl AttributeMask {
+    /// The attributes that a queue pair needs on its way to a state: from RESET to INIT, RTR and RTS.
+    #[must_use]
+    pub fn needed(transport: Transport, to: QueuePairState) -> Self {
+        let from = match to {
+            QueuePairState::Rts => QueuePairState::Rtr,
+            QueuePairState::Rtr => QueuePairState::Init,
+            _ => QueuePairState::Reset,
+        };
+        let needed = transition(transport, from, to).map(|(needed, _)| needed);
+        Self::STATE | needed.unwrap_or_default()
+    }
+}
+
 /// Refuses what `ibv_modify_qp` refuses with `EINVAL`: a transition that does not exist, an attribute that is
 /// missing, or one that does not belong to it.
 pub(super) fn check(

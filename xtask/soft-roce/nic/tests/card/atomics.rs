@@ -91,8 +91,9 @@ fn a_misaligned_atomic_is_refused_at_the_post() {
         remote: remote.remote(4),
         add: 1,
     };
-    let request = soft_nic::SendRequest::new(1, opcode, soft_nic::Data::Elements(&elements));
-    let refused = world.a.nic.post_send(qa, &request).unwrap_err();
+    let request =
+        soft_nic::SendRequest::new(1, opcode, soft_nic::Data::Elements(elements.to_vec()));
+    let refused = world.a.nic.post_send(qa, request).unwrap_err();
     assert_eq!(refused.errno, soft_nic::Errno::EINVAL);
 }
 

@@ -27,14 +27,14 @@ fn send(
     opcode: SendOpcode,
     elements: &[Element],
 ) {
-    let mut request = SendRequest::new(1, opcode, Data::Elements(elements));
+    let mut request = SendRequest::new(1, opcode, Data::Elements(elements.to_vec()));
     let (gid, queue_pair, qkey) = to;
     request.to = Some(DatagramAddress {
         path: AddressVector::to(gid),
         queue_pair,
         qkey,
     });
-    host.nic.post_send(from, &request).unwrap();
+    host.nic.post_send(from, request).unwrap();
 }
 
 #[test]

@@ -79,17 +79,20 @@ fn posts_before_rts_and_receives_in_reset() {
     let options = world.a.options(Transport::Rc);
     let qp = world.a.nic.create_qp(&options).unwrap();
     let send = empty(1);
-    assert_eq!(errno(world.a.nic.post_send(qp, &send)), Errno::EINVAL);
+    assert_eq!(errno(world.a.nic.post_send(qp, send)), Errno::EINVAL);
     let receive = ReceiveRequest {
         wr_id: 1,
-        elements: &[],
+        elements: Vec::new(),
     };
-    assert!(world.a.nic.post_receive(qp, &receive).is_ok(), "as rxe");
+    assert!(
+        world.a.nic.post_receive(qp, receive.clone()).is_ok(),
+        "as rxe"
+    );
     let mut strict = World::of(Profile::hostile(), 1);
     let options = strict.a.options(Transport::Rc);
     let qp = strict.a.nic.create_qp(&options).unwrap();
     assert_eq!(
-        errno(strict.a.nic.post_receive(qp, &receive)),
+        errno(strict.a.nic.post_receive(qp, receive.clone())),
         Errno::EINVAL
     );
 }
@@ -142,10 +145,10 @@ fn an_error_of_an_unreliable_send_stops_the_send_queue_or_all_of_it() {
                 let mut request = soft_nic::SendRequest::new(
                     number,
                     SendOpcode::Send,
-                    soft_nic::Data::Elements(elements),
+                    soft_nic::Data::Elements(elements.to_vec()),
                 );
                 request.to = Some(to);
-                world.a.nic.post_send(qa, &request).unwrap();
+                world.a.nic.post_send(qa, request).unwrap();
             }
             world.run();
             assert_eq!(world.a.nic.state(qa), Some(state));
@@ -158,7 +161,7 @@ fn an_error_of_an_unreliable_send_stops_the_send_queue_or_all_of_it() {
                 world.a.go(qa, QueuePairState::Rts).unwrap();
                 let mut again = empty(3);
                 again.to = Some(to);
-                world.a.nic.post_send(qa, &again).unwrap();
+                world.a.nic.post_send(qa, again).unwrap();
                 world.run();
                 assert_eq!(world.a.statuses(), [(3, Status::SUCCESS)]);
             }
@@ -289,7 +292,7 @@ fn slots_are_free_when_requests_complete_or_when_completions_are_polled() {
         let post = |world: &mut World, is_signaled| {
             let mut request = empty(1);
             request.is_signaled = is_signaled;
-            let posted = world.a.nic.post_send(qa, &request);
+            let posted = world.a.nic.post_send(qa, request);
             world.run();
             posted.map_err(|refused| refused.errno)
         };

@@ -284,9 +284,10 @@ fn a_failed_request_has_a_completion_even_if_it_is_not_signaled() {
     let (local, remote) = (world.a.buffer(8, ALL), world.b.buffer(4, ALL));
     let elements = [local.element()];
     let opcode = SendOpcode::Write(remote.remote(0));
-    let mut request = soft_nic::SendRequest::new(1, opcode, soft_nic::Data::Elements(&elements));
+    let mut request =
+        soft_nic::SendRequest::new(1, opcode, soft_nic::Data::Elements(elements.to_vec()));
     request.is_signaled = false;
-    world.a.nic.post_send(qa, &request).unwrap();
+    world.a.nic.post_send(qa, request).unwrap();
     world.run();
     assert_eq!(world.a.statuses(), [(1, Status::REM_ACCESS_ERR)]);
 }

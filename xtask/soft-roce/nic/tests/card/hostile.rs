@@ -61,12 +61,12 @@ impl Victim {
             let elements = [received.element()];
             let request = ReceiveRequest {
                 wr_id: number,
-                elements: &elements,
+                elements: elements.to_vec(),
             };
             for qp in &queue_pairs[..3] {
-                world.b.nic.post_receive(*qp, &request).unwrap();
+                world.b.nic.post_receive(*qp, request.clone()).unwrap();
             }
-            world.b.nic.post_srq_receive(srq, &request).unwrap();
+            world.b.nic.post_srq_receive(srq, request.clone()).unwrap();
         }
         let remote = readable.remote(0);
         for qp in [queue_pairs[0], queue_pairs[3]] {

@@ -129,13 +129,19 @@ impl Host {
     }
 
     pub(crate) fn post(&mut self, qp: u32, wr_id: u64, opcode: SendOpcode, elements: &[Element]) {
-        let request = SendRequest::new(wr_id, opcode, Data::Elements(elements));
-        self.nic.post_send(qp, &request).unwrap();
+        let request = SendRequest::new(wr_id, opcode, Data::Elements(elements.to_vec()));
+        self.nic.post_send(qp, request).unwrap();
     }
 
     pub(crate) fn post_receive(&mut self, qp: u32, wr_id: u64, elements: &[Element]) {
         self.nic
-            .post_receive(qp, &ReceiveRequest { wr_id, elements })
+            .post_receive(
+                qp,
+                ReceiveRequest {
+                    wr_id,
+                    elements: elements.to_vec(),
+                },
+            )
             .unwrap();
     }
 
@@ -396,8 +402,8 @@ pub(crate) fn succeeded<const N: usize>(numbers: [u64; N]) -> [(u64, Status); N]
 }
 
 /// A request to send no bytes.
-pub(crate) const fn empty(wr_id: u64) -> SendRequest<'static> {
-    SendRequest::new(wr_id, SendOpcode::Send, Data::Elements(&[]))
+pub(crate) const fn empty(wr_id: u64) -> SendRequest {
+    SendRequest::new(wr_id, SendOpcode::Send, Data::Elements(Vec::new()))
 }
 
 /// Bytes that differ from their neighbours.

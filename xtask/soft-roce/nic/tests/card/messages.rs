@@ -97,8 +97,8 @@ fn inline_data_is_taken_at_the_post() {
     world.receive_b(qb, 1, &[received.element()]);
     let mut bytes = *b"hello";
     let parts = [&bytes[..], &b", world"[..]];
-    let request = SendRequest::new(1, SendOpcode::Send, Data::Inline(&parts));
-    world.a.nic.post_send(qa, &request).unwrap();
+    let request = SendRequest::new(1, SendOpcode::Send, Data::Inline(parts.concat()));
+    world.a.nic.post_send(qa, request).unwrap();
     bytes.fill(0);
     assert_eq!(bytes, [0; 5]);
     world.run();
@@ -133,7 +133,7 @@ fn only_solicited_messages_wake_who_asked_for_those() {
         world.receive_b(qb, number, &[received.element()]);
         let mut request = empty(number);
         request.is_solicited = is_solicited;
-        world.a.nic.post_send(qa, &request).unwrap();
+        world.a.nic.post_send(qa, request).unwrap();
         world.run();
         assert_eq!(
             world.b.events().len(),

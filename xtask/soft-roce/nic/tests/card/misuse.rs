@@ -111,7 +111,7 @@ impl Program {
         let group = "ff02::5".parse().unwrap();
         let receive = ReceiveRequest {
             wr_id: 1,
-            elements: &[element],
+            elements: vec![element],
         };
         match call.kind {
             0 => ignore(nic.alloc_pd()),
@@ -122,7 +122,7 @@ impl Program {
             5 => ignore(nic.create_srq(domain, call.third & 7, 1, call.third >> 3 & 7)),
             6 => ignore(nic.destroy_srq(srq)),
             7 => ignore(nic.modify_srq(srq, Some(call.third >> 1 & 7), Some(call.third >> 4 & 7))),
-            8 => ignore(nic.post_srq_receive(srq, &receive)),
+            8 => ignore(nic.post_srq_receive(srq, receive.clone())),
             9 => ignore(nic.create_qp(&options)),
             10 => ignore(nic.destroy_qp(qp)),
             11 => {
@@ -158,16 +158,16 @@ impl Program {
             19 => ignore(nic.dealloc_mw(key)),
             20..=24 => {
                 let elements = [element];
-                let mut request = SendRequest::new(1, opcode, Data::Elements(&elements));
+                let mut request = SendRequest::new(1, opcode, Data::Elements(elements.to_vec()));
                 request.is_fenced = call.first & 64 != 0;
                 request.to = (call.first & 32 != 0).then_some(DatagramAddress {
                     path: AddressVector::to(if call.third & 1 == 0 { peer } else { group }),
                     queue_pair: if call.third & 1 == 0 { 16 } else { 0xff_ffff },
                     qkey: 16,
                 });
-                ignore(nic.post_send(qp, &request));
+                ignore(nic.post_send(qp, request));
             }
-            25..=27 => ignore(nic.post_receive(qp, &receive)),
+            25..=27 => ignore(nic.post_receive(qp, receive.clone())),
             28 => ignore(nic.req_notify_cq(cq, call.second & 1 == 0)),
             29 => nic.set_gid(call.second & 1, (call.third & 3 == 0).then_some(peer)),
             30 => nic.set_port_up(call.third & 3 != 0),

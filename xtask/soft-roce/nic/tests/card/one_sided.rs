@@ -56,10 +56,10 @@ fn a_fence_waits_for_reads() {
     let mut fenced = soft_nic::SendRequest::new(
         2,
         SendOpcode::Write(remote.remote(0)),
-        soft_nic::Data::Elements(&elements),
+        soft_nic::Data::Elements(elements.to_vec()),
     );
     fenced.is_fenced = true;
-    world.a.nic.post_send(qa, &fenced).unwrap();
+    world.a.nic.post_send(qa, fenced).unwrap();
     world.run();
     let bodies: Vec<Body> = world.seen.iter().map(|(_, header)| header.body).collect();
     let answer = bodies

@@ -138,13 +138,13 @@ impl Program {
             }
         };
         let elements = [element];
-        let mut request = SendRequest::new(self.posted, opcode, Data::Elements(&elements));
+        let mut request = SendRequest::new(self.posted, opcode, Data::Elements(elements.to_vec()));
         // A request that may change memory waits for reads of it (9.5).
         request.is_fenced = self.was_read;
         self.was_read = matches!(opcode, SendOpcode::Read(_));
         self.posted += 1;
         let (from, _) = ends(world, self.is_to_b);
-        from.nic.post_send(self.from_qp, &request).unwrap();
+        from.nic.post_send(self.from_qp, request).unwrap();
     }
 
     /// Posts the receives of all messages so far.

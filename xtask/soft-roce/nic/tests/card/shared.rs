@@ -20,9 +20,9 @@ fn world(receives: u32, limit: u32) -> (World, SharedReceiveId, [u32; 2], [u32; 
         let elements = [buffer.element()];
         let request = ReceiveRequest {
             wr_id: number,
-            elements: &elements,
+            elements: elements.to_vec(),
         };
-        world.b.nic.post_srq_receive(srq, &request).unwrap();
+        world.b.nic.post_srq_receive(srq, request.clone()).unwrap();
     }
     (world, srq, [first.0, second.0], [first.1, second.1])
 }
@@ -98,9 +98,9 @@ fn limits_and_capacities_are_checked() {
         world.b.nic.modify_srq(srq, Some(0), None),
         world.b.nic.post_receive(
             receivers[0],
-            &ReceiveRequest {
+            ReceiveRequest {
                 wr_id: 1,
-                elements: &[],
+                elements: Vec::new(),
             },
         ),
     ];
@@ -110,16 +110,16 @@ fn limits_and_capacities_are_checked() {
     for number in 5..15 {
         let request = ReceiveRequest {
             wr_id: number,
-            elements: &[],
+            elements: Vec::new(),
         };
-        world.b.nic.post_srq_receive(srq, &request).unwrap();
+        world.b.nic.post_srq_receive(srq, request.clone()).unwrap();
     }
     let request = ReceiveRequest {
         wr_id: 15,
-        elements: &[],
+        elements: Vec::new(),
     };
     assert_eq!(
-        errno(world.b.nic.post_srq_receive(srq, &request)),
+        errno(world.b.nic.post_srq_receive(srq, request.clone())),
         Errno::ENOMEM
     );
 }

@@ -103,13 +103,13 @@ fn datagrams(host: &mut Host, peer: std::net::Ipv6Addr) {
         .unwrap();
     for opcode in [SendOpcode::Send, SendOpcode::SendWithImmediate([1; 4])] {
         let parts = [&b"datagram"[..]];
-        let mut request = SendRequest::new(1, opcode, Data::Inline(&parts));
+        let mut request = SendRequest::new(1, opcode, Data::Inline(parts.concat()));
         request.to = Some(DatagramAddress {
             path,
             queue_pair: 99,
             qkey: 1,
         });
-        host.nic.post_send(qp, &request).unwrap();
+        host.nic.post_send(qp, request).unwrap();
     }
 }
 

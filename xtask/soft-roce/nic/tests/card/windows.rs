@@ -227,9 +227,10 @@ fn a_window_that_was_bound_is_so_although_its_queue_pair_broke() {
         world.loses = Box::new(|_| true);
         world.post_b(qb, 1, SendOpcode::Send, &[]);
         let opcode = SendOpcode::BindWindow(bind(key, key, &region, 0, 64));
-        let mut request = soft_nic::SendRequest::new(2, opcode, soft_nic::Data::Elements(&[]));
+        let mut request =
+            soft_nic::SendRequest::new(2, opcode, soft_nic::Data::Elements(Vec::new()));
         request.is_signaled = is_signaled;
-        world.b.nic.post_send(qb, &request).unwrap();
+        world.b.nic.post_send(qb, request).unwrap();
         world.run();
         world.b.go(qb, QueuePairState::Err).unwrap();
         let mut expected = vec![(1, Status::WR_FLUSH_ERR), (2, Status::SUCCESS)];

@@ -6,7 +6,7 @@ use std::ptr;
 
 use soft_nic::Completion;
 
-use super::poll::{flags, immediate, opcode};
+use super::poll::{flags, immediate};
 use super::{CompletionQueue, create};
 use crate::abi::attributes::ibv_cq_init_attr_ex;
 use crate::abi::context::{Open, Verb};
@@ -108,7 +108,7 @@ macro_rules! reads {
 }
 
 reads! {
-    read_opcode: u32 = opcode;
+    read_opcode: u32 = |done| done.opcode as u32;
     read_vendor_err: u32 = |_| 0;
     read_byte_len: u32 = |done| done.byte_len;
     read_imm_data: u32 = |done| u32::from_ne_bytes(immediate(done));

@@ -19,6 +19,7 @@ use crate::device::Context;
 use crate::errno::{code, refused};
 use crate::event::channel::Channel;
 use crate::event::{Sink, Unacknowledged};
+use crate::network::Locked;
 pub(crate) use extended::create_cq_ex;
 
 #[repr(C)]
@@ -44,7 +45,7 @@ impl CompletionQueue {
 fn create(verb: &'static str, context: Open, init: &ibv_cq_init_attr_ex) -> *mut CompletionQueue {
     // SAFETY: the caller's channel is alive, if there is one.
     let channel = unsafe { init.channel.cast::<Channel>().as_ref() };
-    let made = context.made(context.card.verb(verb, |locked| {
+    context.place(verb, |locked| {
         if init.comp_vector >= context.vectors() {
             return Err(libc::EINVAL);
         }
@@ -58,34 +59,29 @@ fn create(verb: &'static str, context: Open, init: &ibv_cq_init_attr_ex) -> *mut
             cqe: Cell::new(c_int::try_from(capacity).unwrap_or(c_int::MAX)),
             ..ibv_cq::default()
         };
-        Ok(CompletionQueue {
+        let [completions, asynchronous] = [(); 2].map(|()| Arc::<Unacknowledged>::default());
+        let own = Box::into_raw(Box::new(CompletionQueue {
             queue: ibv_cq_ex {
                 cq,
                 ..ibv_cq_ex::default()
             },
-            completion_events: Arc::default(),
-            asynchronous_events: Arc::default(),
+            completion_events: Arc::clone(&completions),
+            asynchronous_events: Arc::clone(&asynchronous),
             current: Cell::new(None),
-        })
-    }));
-    // SAFETY: it is null, or was made a moment ago.
-    if let Some(queue) = unsafe { made.as_ref() } {
-        let asynchronous = context.sink(made, &queue.asynchronous_events);
-        let completions = channel.map(|channel| {
+        }));
+        if let Some(channel) = channel {
             channel.channel.refcnt.fetch_add(1, Ordering::Relaxed);
-            Sink {
-                queue: Arc::clone(&channel.events),
-                ..context.sink(made, &queue.completion_events)
-            }
-        });
-        context.card.call(|locked| {
-            let number = queue.id().0;
-            locked.events.completion_queues.insert(number, asynchronous);
-            let events = &mut locked.events.completions;
-            events.extend(completions.map(|sink| (number, sink)));
-        });
-    }
-    made
+            let queue = Arc::clone(&channel.events);
+            let sink = context.sink(own, completions);
+            locked
+                .events
+                .completions
+                .insert(id.0, Sink { queue, ..sink });
+        }
+        let sink = context.sink(own, asynchronous);
+        locked.events.completion_queues.insert(id.0, sink);
+        Ok(own)
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -124,19 +120,18 @@ extern "C" fn ibv_resize_cq(cq: &CompletionQueue, cqe: c_int) -> c_int {
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut CompletionQueue) -> c_int {
     // SAFETY: the caller has a queue that is alive.
-    let own = unsafe { &*cq };
-    // SAFETY: a channel is alive as long as a queue uses it.
-    let channel = unsafe { own.queue.cq.channel.cast::<Channel>().as_ref() };
-    let (id, context) = (own.id(), own.queue.cq.context);
-    let result = context.card.verb("ibv_destroy_cq", |locked| {
+    let context = unsafe { (*cq).queue.cq.context };
+    let end = |locked: &mut Locked<'_>, own: &CompletionQueue| {
+        let id = own.id();
         locked.nic.destroy_cq(id).map_err(refused)?;
-        if let Some(channel) = channel {
+        // SAFETY: a channel is alive as long as a queue uses it.
+        if let Some(channel) = unsafe { own.queue.cq.channel.cast::<Channel>().as_ref() } {
             channel.channel.refcnt.fetch_sub(1, Ordering::Relaxed);
         }
         let events = &mut locked.events;
         let completions = events.completions.remove(&id.0).into_iter();
         Ok(completions.chain(events.completion_queues.remove(&id.0)))
-    });
+    };
     // SAFETY: `create` made it, and the caller does not use it again.
-    unsafe { context.closed(cq, result) }
+    unsafe { context.destroy("ibv_destroy_cq", cq, end) }
 }

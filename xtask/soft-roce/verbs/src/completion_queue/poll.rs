@@ -3,7 +3,7 @@
 
 use std::ffi::c_int;
 
-use soft_nic::{CompletedOpcode, Completion};
+use soft_nic::Completion;
 
 use super::CompletionQueue;
 use crate::abi::request::ibv_wc;
@@ -45,21 +45,6 @@ pub(crate) extern "C" fn req_notify_cq(cq: &CompletionQueue, solicited_only: c_i
     }))
 }
 
-/// C's number of a kind of completion (`ibv_wc_opcode`).
-pub(super) const fn opcode(done: &Completion) -> u32 {
-    match done.opcode {
-        CompletedOpcode::Send => 0,
-        CompletedOpcode::Write => 1,
-        CompletedOpcode::Read => 2,
-        CompletedOpcode::CompareSwap => 3,
-        CompletedOpcode::FetchAdd => 4,
-        CompletedOpcode::BindWindow => 5,
-        CompletedOpcode::LocalInvalidate => 6,
-        CompletedOpcode::Receive => 128,
-        CompletedOpcode::ReceiveWriteWithImmediate => 129,
-    }
-}
-
 /// `IBV_WC_GRH`, `IBV_WC_WITH_IMM`, `IBV_WC_WITH_INV`.
 pub(super) fn flags(done: &Completion) -> u32 {
     let flag = |is_set, bit: u32| if is_set { bit } else { 0 };
@@ -78,7 +63,7 @@ fn completion(done: &Completion) -> ibv_wc {
     ibv_wc {
         wr_id: done.wr_id,
         status: done.status as u32,
-        opcode: opcode(done),
+        opcode: done.opcode as u32,
         byte_len: done.byte_len,
         imm_data: immediate(done),
         qp_num: done.queue_pair,

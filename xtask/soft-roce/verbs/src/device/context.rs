@@ -13,11 +13,11 @@ use soft_nic::DomainId;
 use super::{port, query};
 use crate::abi::context::{EXTENDED, Open, Verb, ibv_context_ops, verbs_context};
 use crate::completion_queue::{create_cq_ex, poll};
-use crate::errno::{Errno, answer, fail};
+use crate::errno::{Errno, answer, code, fail};
 use crate::event::{EventQueue, Sink, Unacknowledged};
 use crate::lock::lock;
 use crate::memory::{advise_mr, window};
-use crate::network::{Attendance, Card};
+use crate::network::{Attendance, Card, Locked};
 use crate::queue_pair::{create_qp_ex, post};
 use crate::shared_receive::create_srq_ex;
 use crate::{missing, protection_domain};
@@ -67,55 +67,58 @@ impl Context {
         change(&mut lock(&self.domains));
     }
 
-    /// Makes an object of C's for what a verb has made; null, with errno, if it was refused.
-    pub(crate) fn made<T>(&self, object: Result<T, Errno>) -> *mut T {
-        match object {
-            Ok(object) => {
-                self.objects.fetch_add(1, Ordering::Relaxed);
-                Box::into_raw(Box::new(object))
-            }
-            Err(errno) => fail(errno, ptr::null_mut()),
-        }
-    }
-
-    /// Frees an object if its end was not refused.
-    ///
-    /// # Safety
-    ///
-    /// The object came from `made`, of the same context, and is not used again after a success.
-    pub(crate) unsafe fn ended<T>(&self, object: *mut T, result: Result<(), Errno>) -> c_int {
-        match result {
-            Ok(()) => {
-                self.objects.fetch_sub(1, Ordering::Relaxed);
-                // SAFETY: `made` boxed it, and the caller does not use it again.
-                drop(unsafe { Box::from_raw(object) });
-                0
-            }
-            Err(errno) => errno,
-        }
-    }
-
-    /// The same for an object that has events. The network is not locked.
-    ///
-    /// # Safety
-    ///
-    /// As of [`ended`](Self::ended).
-    pub(crate) unsafe fn closed<T>(
+    /// Makes an object of C's by a verb; null, with errno, if that is refused.
+    pub(crate) fn make<T>(
         &self,
+        verb: &'static str,
+        make: impl FnOnce(&mut Locked<'_>) -> Result<T, Errno>,
+    ) -> *mut T {
+        self.place(verb, |locked| Ok(Box::into_raw(Box::new(make(locked)?))))
+    }
+
+    /// The same for a verb that boxes the object.
+    pub(crate) fn place<T>(
+        &self,
+        verb: &'static str,
+        make: impl FnOnce(&mut Locked<'_>) -> Result<*mut T, Errno>,
+    ) -> *mut T {
+        let made = self.card.verb(verb, make).inspect(|_| {
+            self.objects.fetch_add(1, Ordering::Relaxed);
+        });
+        made.unwrap_or_else(|errno| fail(errno, ptr::null_mut()))
+    }
+
+    /// Ends an object by a verb, and frees it. Its sinks, if it has events, are closed with nothing locked.
+    ///
+    /// # Safety
+    ///
+    /// The object is alive, is one that the context has made, and is not used again after a success.
+    pub(crate) unsafe fn destroy<T, S: IntoIterator<Item = Sink>>(
+        &self,
+        verb: &'static str,
         object: *mut T,
-        result: Result<impl IntoIterator<Item = Sink>, Errno>,
+        end: impl FnOnce(&mut Locked<'_>, &T) -> Result<S, Errno>,
     ) -> c_int {
-        let result = result.map(|sinks| sinks.into_iter().for_each(Sink::close));
-        // SAFETY: the object and the result are those that `ended` asks this caller for, too.
-        unsafe { self.ended(object, result) }
+        // SAFETY: the caller has an object that is alive.
+        let own = unsafe { &*object };
+        code(
+            self.card
+                .verb(verb, |locked| end(locked, own))
+                .map(|sinks| {
+                    sinks.into_iter().for_each(Sink::close);
+                    self.objects.fetch_sub(1, Ordering::Relaxed);
+                    // SAFETY: the context boxed it, and the caller does not use it again.
+                    drop(unsafe { Box::from_raw(object) });
+                }),
+        )
     }
 
     /// Where the asynchronous events of an object go.
-    pub(crate) fn sink<T>(&self, object: *mut T, unacknowledged: &Arc<Unacknowledged>) -> Sink {
+    pub(crate) fn sink<T>(&self, object: *mut T, unacknowledged: Arc<Unacknowledged>) -> Sink {
         Sink {
             object: object.expose_provenance(),
             queue: Arc::clone(&self.events),
-            unacknowledged: Arc::clone(unacknowledged),
+            unacknowledged,
         }
     }
 }

@@ -12,6 +12,7 @@ use crate::abi::context::Open;
 use crate::abi::object::{ibv_comp_channel, ibv_cq};
 use crate::completion_queue::CompletionQueue;
 use crate::errno::answer;
+use crate::network::Locked;
 
 /// C's channel, and its events.
 #[repr(C)]
@@ -22,7 +23,7 @@ pub(crate) struct Channel {
 
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn ibv_create_comp_channel(context: Open) -> *mut Channel {
-    context.made(context.card.verb("ibv_create_comp_channel", |_| {
+    context.make("ibv_create_comp_channel", |_| {
         let events = EventQueue::new()?;
         Ok(Channel {
             channel: ibv_comp_channel {
@@ -32,22 +33,19 @@ pub(crate) extern "C" fn ibv_create_comp_channel(context: Open) -> *mut Channel 
             },
             events: Arc::new(events),
         })
-    }))
+    })
 }
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut Channel) -> c_int {
     // SAFETY: the caller has a channel that is alive.
-    let own = unsafe { &(*channel).channel };
-    let context = own.context;
-    let result = context.card.verb("ibv_destroy_comp_channel", |_| {
-        match own.refcnt.load(Ordering::Relaxed) {
-            0 => Ok(()),
-            _ => Err(libc::EBUSY),
-        }
-    });
+    let context = unsafe { (*channel).channel.context };
+    let end = |_: &mut Locked<'_>, own: &Channel| match own.channel.refcnt.load(Ordering::Relaxed) {
+        0 => Ok(None),
+        _ => Err(libc::EBUSY),
+    };
     // SAFETY: `ibv_create_comp_channel` made it, and the caller does not use it again.
-    unsafe { context.ended(channel, result) }
+    unsafe { context.destroy("ibv_destroy_comp_channel", channel, end) }
 }
 
 #[unsafe(no_mangle)]

@@ -72,10 +72,9 @@ extern "C" fn ibv_reg_mr_iova2(
     iova: u64,
     access: c_uint,
 ) -> *mut MemoryRegion {
-    let context = pd.pd.context;
-    context.made(context.card.verb("ibv_reg_mr", |locked| {
+    pd.pd.context.make("ibv_reg_mr", |locked| {
         MemoryRegion::new(locked, pd, (addr, length), iova, access)
-    }))
+    })
 }
 
 /// Registers the memory anew, with what the flags name changed, and then ends the registration before: it stays if one of
@@ -167,12 +166,11 @@ pub(crate) extern "C" fn advise_mr(
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_dereg_mr(mr: *mut MemoryRegion) -> c_int {
     // SAFETY: the caller has a region that is alive.
-    let ibv_mr {
-        context, handle, ..
-    } = unsafe { (*mr).mr };
-    let result = context.card.verb("ibv_dereg_mr", |locked| {
-        locked.nic.dereg_mr(handle).map_err(refused)
-    });
+    let context = unsafe { (*mr).mr.context };
+    let end = |locked: &mut Locked<'_>, own: &MemoryRegion| {
+        locked.nic.dereg_mr(own.mr.handle).map_err(refused)?;
+        Ok(None)
+    };
     // SAFETY: `ibv_reg_mr` made it, and the caller does not use it again.
-    unsafe { context.ended(mr, result) }
+    unsafe { context.destroy("ibv_dereg_mr", mr, end) }
 }

@@ -8,6 +8,7 @@ use soft_nic::{Access, Bind, WindowKind};
 use crate::abi::object::ibv_mw;
 use crate::abi::request::{IBV_SEND_INLINE, ibv_mw_bind, ibv_mw_bind_info};
 use crate::errno::{Errno, code, refused};
+use crate::network::Locked;
 use crate::protection_domain::ProtectionDomain;
 use crate::queue_pair::QueuePair;
 use crate::queue_pair::post::post_bind;
@@ -17,7 +18,7 @@ const TYPE_2: u32 = 2;
 
 pub(crate) extern "C" fn alloc_mw(pd: &ProtectionDomain, type_: u32) -> *mut ibv_mw {
     let context = pd.pd.context;
-    context.made(context.card.verb("ibv_alloc_mw", |locked| {
+    context.make("ibv_alloc_mw", |locked| {
         let kind = match type_ {
             TYPE_1 => WindowKind::Type1,
             TYPE_2 => WindowKind::Type2,
@@ -31,20 +32,19 @@ pub(crate) extern "C" fn alloc_mw(pd: &ProtectionDomain, type_: u32) -> *mut ibv
             handle: rkey,
             type_,
         })
-    }))
+    })
 }
 
 pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
     // SAFETY: the caller has a window that is alive.
-    let ibv_mw {
-        context, handle, ..
-    } = unsafe { *mw };
-    let result = context.card.verb("ibv_dealloc_mw", |locked| {
-        let rkey = locked.nic.window_key(handle).ok_or(libc::EINVAL)?;
-        locked.nic.dealloc_mw(rkey).map_err(refused)
-    });
+    let context = unsafe { (*mw).context };
+    let end = |locked: &mut Locked<'_>, own: &ibv_mw| {
+        let rkey = locked.nic.window_key(own.handle).ok_or(libc::EINVAL)?;
+        locked.nic.dealloc_mw(rkey).map_err(refused)?;
+        Ok(None)
+    };
     // SAFETY: `alloc_mw` made it, and the caller does not use it again.
-    unsafe { context.ended(mw, result) }
+    unsafe { context.destroy("ibv_dealloc_mw", mw, end) }
 }
 
 /// Binds a window of type 1: by a request to the send queue, after which it has the next key.

@@ -18,23 +18,6 @@ pub(super) const fn element(sge: &ibv_sge) -> Element {
     }
 }
 
-/// Elements of a request that need no memory of their own.
-const FEW: usize = 8;
-
-/// Calls `call` with the card's form of C's elements.
-pub(super) fn with_elements<T>(list: &[ibv_sge], call: impl FnOnce(&[Element]) -> T) -> T {
-    if list.len() <= FEW {
-        let mut few = [Element::default(); FEW];
-        for (to, from) in few.iter_mut().zip(list) {
-            *to = element(from);
-        }
-        call(&few[..list.len()])
-    } else {
-        let many: Vec<Element> = list.iter().map(element).collect();
-        call(&many)
-    }
-}
-
 /// The elements of a request.
 ///
 /// # Safety
@@ -52,25 +35,22 @@ pub(super) unsafe fn elements<'a>(
     }
 }
 
-/// Calls `call` with the bytes that elements name.
+/// The bytes that elements name, if there are no more than `most`.
 ///
 /// # Safety
 ///
 /// Each element names bytes that may be read.
-pub(super) unsafe fn with_bytes<T>(list: &[ibv_sge], call: impl FnOnce(&[&[u8]]) -> T) -> T {
-    let bytes = |sge: &ibv_sge| -> &[u8] {
-        let address = ptr::with_exposed_provenance(usize::try_from(sge.addr).unwrap_or(0));
-        match usize::try_from(sge.length) {
-            // SAFETY: the caller has these bytes, which C reads during the post.
-            Ok(length) => unsafe { list_of(address, length) },
-            Err(_) => &[],
-        }
-    };
-    if let [one] = list {
-        return call(&[bytes(one)]);
+pub(super) unsafe fn inline(list: &[ibv_sge], most: u32) -> Result<Vec<u8>, Errno> {
+    if list.iter().map(|sge| u64::from(sge.length)).sum::<u64>() > most.into() {
+        return Err(libc::EINVAL);
     }
-    let parts: Vec<&[u8]> = list.iter().map(bytes).collect();
-    call(&parts)
+    let mut bytes = Vec::new();
+    for sge in list {
+        let address = ptr::with_exposed_provenance(usize::try_from(sge.addr).unwrap_or(0));
+        // SAFETY: the caller has these bytes, which C reads during the post.
+        bytes.extend_from_slice(unsafe { list_of::<u8>(address, sge.length as usize) });
+    }
+    Ok(bytes)
 }
 
 /// C's pair of a pointer and a count.

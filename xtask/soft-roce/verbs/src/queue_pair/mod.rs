@@ -19,6 +19,7 @@ use crate::completion_queue::CompletionQueue;
 use crate::device::Context;
 use crate::errno::{Errno, refused};
 use crate::event::Unacknowledged;
+use crate::network::Locked;
 use crate::protection_domain::ProtectionDomain;
 use crate::shared_receive::SharedReceives;
 pub(crate) use attributes::{ibv_modify_qp, qp_attr};
@@ -95,14 +96,10 @@ fn create(
     init: &mut ibv_qp_init_attr,
 ) -> *mut QueuePair {
     let context = pd.pd.context;
-    let created = options(pd, init).and_then(|options| {
-        context.card.verb(verb, |locked| {
-            let number = locked.nic.create_qp(&options).map_err(refused)?;
-            let options = locked.nic.qp_options(number).copied().unwrap_or(options);
-            Ok((number, options))
-        })
-    });
-    let made = context.made(created.map(|(number, options)| {
+    context.place(verb, |locked| {
+        let created = locked.nic.create_qp(&options(pd, init)?);
+        let number = created.map_err(refused)?;
+        let options = *locked.nic.qp_options(number).ok_or(libc::EINVAL)?;
         init.cap = cap(&options);
         let qp_base = ibv_qp {
             context,
@@ -116,24 +113,20 @@ fn create(
             qp_type: init.qp_type,
             ..ibv_qp::default()
         };
-        QueuePair {
+        let events = Arc::<Unacknowledged>::default();
+        let own = Box::into_raw(Box::new(QueuePair {
             queue_pair: ibv_qp_ex {
                 qp_base,
                 ..ibv_qp_ex::default()
             },
-            asynchronous_events: Arc::default(),
+            asynchronous_events: Arc::clone(&events),
             is_datagram: options.transport == Transport::Ud,
             batch: Mutex::default(),
-        }
-    }));
-    // SAFETY: it is null, or was made a moment ago.
-    if let Some(own) = unsafe { made.as_ref() } {
-        let sink = context.sink(made, &own.asynchronous_events);
-        context.card.call(|locked| {
-            locked.events.queue_pairs.insert(own.number(), sink);
-        });
-    }
-    made
+        }));
+        let sink = context.sink(own, events);
+        locked.events.queue_pairs.insert(number, sink);
+        Ok(own)
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -147,14 +140,13 @@ pub(crate) extern "C" fn ibv_create_qp(
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut QueuePair) -> c_int {
     // SAFETY: the caller has a queue pair that is alive.
-    let own = unsafe { &*qp };
-    let (number, context) = (own.number(), own.queue_pair.qp_base.context);
-    let result = context.card.verb("ibv_destroy_qp", |locked| {
-        locked.nic.destroy_qp(number).map_err(refused)?;
-        Ok(locked.events.queue_pairs.remove(&number))
-    });
+    let context = unsafe { (*qp).queue_pair.qp_base.context };
+    let end = |locked: &mut Locked<'_>, own: &QueuePair| {
+        locked.nic.destroy_qp(own.number()).map_err(refused)?;
+        Ok(locked.events.queue_pairs.remove(&own.number()))
+    };
     // SAFETY: `create` made it, and the caller does not use it again.
-    unsafe { context.closed(qp, result) }
+    unsafe { context.destroy("ibv_destroy_qp", qp, end) }
 }
 
 /// There is no extended form of a queue pair that was not made so.

@@ -10,7 +10,7 @@ use soft_nic::{
 };
 
 use super::QueuePair;
-use super::elements::{elements, with_bytes, with_elements};
+use super::elements::{element, elements, inline};
 use crate::abi::request::{
     IBV_SEND_FENCE, IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED, ibv_recv_wr,
     ibv_send_wr,
@@ -106,28 +106,24 @@ unsafe fn post_one(
     };
     // SAFETY: the caller's request is one that C takes.
     let opcode = unsafe { opcode(wr) }?;
-    let mut post = |data: Data<'_>| {
-        let request = SendRequest {
-            to,
-            ..request(wr.wr_id, wr.send_flags, opcode, data)
-        };
-        let posted = locked.nic.post_send(own.number(), &request);
-        posted.map_err(refused)
+    let data = match wr.send_flags & IBV_SEND_INLINE {
+        0 => Data::Elements(list.iter().map(element).collect()),
+        _ => {
+            let most = locked.nic.profile().max_inline_data;
+            // SAFETY: the elements of an inline request name bytes that the caller has.
+            Data::Inline(unsafe { inline(list, most) }?)
+        }
     };
-    match wr.send_flags & IBV_SEND_INLINE {
-        0 => with_elements(list, |elements| post(Data::Elements(elements))),
-        // SAFETY: the elements of an inline request name bytes that the caller has.
-        _ => unsafe { with_bytes(list, |bytes| post(Data::Inline(bytes))) },
-    }
+    let request = SendRequest {
+        to,
+        ..request(wr.wr_id, wr.send_flags, opcode, data)
+    };
+    let posted = locked.nic.post_send(own.number(), request);
+    posted.map_err(refused)
 }
 
 /// A request with C's flags.
-pub(super) const fn request(
-    wr_id: u64,
-    flags: u32,
-    opcode: SendOpcode,
-    data: Data<'_>,
-) -> SendRequest<'_> {
+pub(super) fn request(wr_id: u64, flags: u32, opcode: SendOpcode, data: Data) -> SendRequest {
     SendRequest {
         is_signaled: flags & IBV_SEND_SIGNALED != 0,
         is_solicited: flags & IBV_SEND_SOLICITED != 0,
@@ -140,8 +136,8 @@ pub(super) const fn request(
 pub(crate) fn post_bind(qp: &QueuePair, wr_id: u64, flags: u32, bind: Bind) -> Result<(), Errno> {
     qp.context().card.verb("ibv_bind_mw", |locked| {
         let opcode = SendOpcode::BindWindow(bind);
-        let request = request(wr_id, flags, opcode, Data::Elements(&[]));
-        let posted = locked.nic.post_send(qp.number(), &request);
+        let request = request(wr_id, flags, opcode, Data::Elements(Vec::new()));
+        let posted = locked.nic.post_send(qp.number(), request);
         posted.map_err(refused)
     })
 }
@@ -193,16 +189,17 @@ unsafe fn post_receives(
     verb: &'static str,
     wr: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
-    post: impl Fn(&mut Nic, &ReceiveRequest<'_>) -> Result<(), Refused>,
+    post: impl Fn(&mut Nic, ReceiveRequest) -> Result<(), Refused>,
 ) -> c_int {
     let post_one = |locked: &mut Locked<'_>, wr: &ibv_recv_wr| {
         locked.fault(verb)?;
         // SAFETY: the caller has the request's elements.
         let list = unsafe { elements(wr.sg_list, wr.num_sge) }?;
-        with_elements(list, |elements| {
-            let wr_id = wr.wr_id;
-            post(locked.nic, &ReceiveRequest { wr_id, elements }).map_err(refused)
-        })
+        let request = ReceiveRequest {
+            wr_id: wr.wr_id,
+            elements: list.iter().map(element).collect(),
+        };
+        post(locked.nic, request).map_err(refused)
     };
     // SAFETY: the caller has a chain of receives, and room for the one that fails.
     unsafe { post_all(card, wr, bad, |wr| wr.next, post_one) }
@@ -213,7 +210,7 @@ pub(crate) unsafe extern "C" fn post_recv(
     wr: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    let post = |nic: &mut Nic, request: &ReceiveRequest<'_>| nic.post_receive(qp.number(), request);
+    let post = |nic: &mut Nic, request: ReceiveRequest| nic.post_receive(qp.number(), request);
     // SAFETY: the caller has a chain of receives, and room for the one that fails.
     unsafe { post_receives(&qp.context().card, "ibv_post_recv", wr, bad, post) }
 }
@@ -223,8 +220,7 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
     wr: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    let post =
-        |nic: &mut Nic, request: &ReceiveRequest<'_>| nic.post_srq_receive(srq.id(), request);
+    let post = |nic: &mut Nic, request: ReceiveRequest| nic.post_srq_receive(srq.id(), request);
     let card = &srq.queue.context.card;
     // SAFETY: the caller has a chain of receives, and room for the one that fails.
     unsafe { post_receives(card, "ibv_post_srq_recv", wr, bad, post) }

@@ -39,11 +39,11 @@ fn pair(fabric: &Fabric) -> [Host; 2] {
 fn post([a, b]: &[Host; 2], wr_id: u64) {
     let receive = ReceiveRequest {
         wr_id,
-        elements: &[],
+        elements: Vec::new(),
     };
-    b.cards()[0].call(|locked| locked.nic.post_receive(16, &receive).unwrap());
-    let send = SendRequest::new(wr_id, SendOpcode::Send, Data::Elements(&[]));
-    a.cards()[0].call(|locked| locked.nic.post_send(16, &send).unwrap());
+    b.cards()[0].call(|locked| locked.nic.post_receive(16, receive).unwrap());
+    let send = SendRequest::new(wr_id, SendOpcode::Send, Data::Elements(Vec::new()));
+    a.cards()[0].call(|locked| locked.nic.post_send(16, send).unwrap());
 }
 
 /// The statuses of all completions.

@@ -6,9 +6,8 @@ mod request;
 use std::ffi::c_int;
 use std::ptr;
 
-use soft_nic::{Data, DatagramAddress, Element, SendOpcode, SendRequest};
+use soft_nic::SendRequest;
 
-use super::post;
 use super::{QueuePair, create};
 use crate::abi::attributes::{ibv_qp_init_attr, ibv_qp_init_attr_ex};
 use crate::abi::context::{Open, Verb};
@@ -18,20 +17,9 @@ use crate::lock::lock;
 /// The requests since `ibv_wr_start`.
 #[derive(Debug, Default)]
 pub(super) struct Requests {
-    requests: Vec<Request>,
+    requests: Vec<SendRequest>,
     /// The first error, which `ibv_wr_complete` returns.
     error: Option<Errno>,
-}
-
-/// A request that is being made.
-#[derive(Debug)]
-struct Request {
-    wr_id: u64,
-    flags: u32,
-    opcode: SendOpcode,
-    to: Option<DatagramAddress>,
-    elements: Vec<Element>,
-    inline: Option<Vec<u8>>,
 }
 
 impl Requests {
@@ -40,26 +28,11 @@ impl Requests {
     }
 
     /// Changes the request that was begun last.
-    fn last(&mut self, change: impl FnOnce(&mut Request) -> Result<(), Errno>) {
+    fn last(&mut self, change: impl FnOnce(&mut SendRequest) -> Result<(), Errno>) {
         let changed = self.requests.last_mut().ok_or(libc::EINVAL);
         if let Err(errno) = changed.and_then(change) {
             self.fail(errno);
         }
-    }
-}
-
-impl Request {
-    /// Calls `call` with the card's form of it.
-    fn with<T>(&self, call: impl FnOnce(&SendRequest<'_>) -> T) -> T {
-        let inline = [self.inline.as_deref().unwrap_or_default()];
-        let data = match self.inline {
-            Some(_) => Data::Inline(&inline),
-            None => Data::Elements(&self.elements),
-        };
-        call(&SendRequest {
-            to: self.to,
-            ..post::request(self.wr_id, self.flags, self.opcode, data)
-        })
     }
 }
 
@@ -149,11 +122,11 @@ unsafe extern "C" fn wr_complete(qp: *mut QueuePair) -> c_int {
             return Err(errno);
         }
         for (ahead, request) in requests.iter().enumerate() {
-            let checked = request.with(|request| locked.nic.check_send(number, request, ahead));
+            let checked = locked.nic.check_send(number, request, ahead);
             checked.map_err(refused)?;
         }
-        for request in &requests {
-            let posted = request.with(|request| locked.nic.post_send(number, request));
+        for request in requests {
+            let posted = locked.nic.post_send(number, request);
             posted.map_err(refused)?;
         }
         Ok(())

@@ -3,11 +3,11 @@
 
 use std::ffi::c_void;
 
-use soft_nic::{DatagramAddress, RemoteAddress, SendOpcode};
+use soft_nic::{Data, DatagramAddress, RemoteAddress, SendOpcode};
 
 use super::super::QueuePair;
 use super::super::elements::{element, list_of};
-use super::Request;
+use super::super::post::request;
 use crate::abi::extended::ibv_data_buf;
 use crate::abi::object::ibv_mw;
 use crate::abi::request::{ibv_mw_bind_info, ibv_sge};
@@ -21,14 +21,11 @@ impl QueuePair {
     fn begin(&self, opcode: Result<SendOpcode, Errno>) {
         let mut batch = lock(&self.batch);
         match opcode {
-            Ok(opcode) => batch.requests.push(Request {
-                wr_id: self.queue_pair.wr_id,
-                flags: self.queue_pair.wr_flags,
-                opcode,
-                to: None,
-                elements: Vec::new(),
-                inline: None,
-            }),
+            Ok(opcode) => {
+                let (wr_id, flags) = (self.queue_pair.wr_id, self.queue_pair.wr_flags);
+                let data = Data::Elements(Vec::new());
+                batch.requests.push(request(wr_id, flags, opcode, data));
+            }
             Err(errno) => batch.fail(errno),
         }
     }
@@ -98,7 +95,9 @@ pub(super) unsafe extern "C" fn wr_set_sge_list(
 
 fn set_elements(qp: &QueuePair, list: &[ibv_sge]) {
     lock(&qp.batch).last(|request| {
-        request.elements.extend(list.iter().map(element));
+        if let Data::Elements(elements) = &mut request.data {
+            elements.extend(list.iter().map(element));
+        }
         Ok(())
     });
 }
@@ -125,7 +124,7 @@ pub(super) unsafe extern "C" fn wr_set_inline_data_list(
         bytes.extend_from_slice(unsafe { list_of(part.addr.cast::<u8>(), part.length) });
     }
     lock(&qp.batch).last(|request| {
-        request.inline = Some(bytes);
+        request.data = Data::Inline(bytes);
         Ok(())
     });
 }
