@@ -2,6 +2,7 @@
 #![expect(unsafe_code, reason = "errno is a variable of the C library")]
 
 use std::ffi::c_int;
+use std::mem::MaybeUninit;
 
 use log::Level;
 
@@ -33,6 +34,20 @@ pub(crate) fn code(result: Result<(), Errno>) -> c_int {
 /// The answer of most functions of librdmacm, and of some verbs: 0, or -1 with errno set.
 pub(crate) fn answer(result: Result<(), Errno>) -> c_int {
     result.map_or_else(|errno| fail(errno, -1), |()| 0)
+}
+
+/// Writes an answer to where the caller wants it.
+pub(crate) fn put<T>(to: &mut MaybeUninit<T>, found: Result<T, Errno>) -> Result<(), Errno> {
+    to.write(found?);
+    Ok(())
+}
+
+/// A function of this library's that has answered 0, or -1 with errno set.
+pub(crate) fn checked(answer: c_int) -> Result<(), Errno> {
+    match answer {
+        0 => Ok(()),
+        _ => Err(last()),
+    }
 }
 
 /// The errno of the system call that this thread has just made.

@@ -11,7 +11,7 @@ use soft_nic::SharedReceiveId;
 use crate::abi::attributes::{ibv_srq_attr, ibv_srq_init_attr, ibv_srq_init_attr_ex};
 use crate::abi::context::Open;
 use crate::abi::object::ibv_srq;
-use crate::errno::{code, fail, refused};
+use crate::errno::{code, fail, put, refused};
 use crate::event::Unacknowledged;
 use crate::network::Locked;
 use crate::protection_domain::ProtectionDomain;
@@ -100,16 +100,16 @@ extern "C" fn ibv_modify_srq(own: &SharedReceives, attr: &ibv_srq_attr, mask: c_
 
 #[unsafe(no_mangle)]
 extern "C" fn ibv_query_srq(own: &SharedReceives, attr: &mut MaybeUninit<ibv_srq_attr>) -> c_int {
-    code(own.queue.context.card.verb("ibv_query_srq", |locked| {
+    let found = own.queue.context.card.verb("ibv_query_srq", |locked| {
         let found = locked.nic.query_srq(own.id());
         let (max_wr, max_sge, srq_limit) = found.ok_or(libc::EINVAL)?;
-        attr.write(ibv_srq_attr {
+        Ok(ibv_srq_attr {
             max_wr,
             max_sge,
             srq_limit,
-        });
-        Ok(())
-    }))
+        })
+    });
+    code(put(attr, found))
 }
 
 #[unsafe(no_mangle)]

@@ -7,7 +7,7 @@ use std::mem::{MaybeUninit, offset_of};
 use super::query::fill;
 use crate::abi::attributes::{ibv_gid, ibv_gid_entry, ibv_port_attr};
 use crate::abi::context::Open;
-use crate::errno::{Errno, answer, code, fail};
+use crate::errno::{Errno, answer, code, fail, put};
 
 const PORT: u32 = 1;
 /// Entries of a GID table.
@@ -107,10 +107,10 @@ extern "C" fn ibv_query_gid(
 ) -> c_int {
     let index = index.cast_unsigned();
     let found = gids("ibv_query_gid", context, port.into(), index, 1);
-    answer(found.map(|found| {
-        // An empty entry is all zeros, as in sysfs.
-        to.write(found.first().map_or(ibv_gid { raw: [0; 16] }, |it| it.gid));
-    }))
+    // An empty entry is all zeros, as in sysfs.
+    let gid =
+        |found: Vec<ibv_gid_entry>| found.first().map_or(ibv_gid { raw: [0; 16] }, |it| it.gid);
+    answer(put(to, found.map(gid)))
 }
 
 /// Private to rdma-core's libraries and programs: the type as sysfs has it, where an entry that is empty is of RoCE v1.
@@ -124,9 +124,8 @@ extern "C" fn ibv_query_gid_type(
     const ROCE_V1: u32 = 0;
     const ROCE_V2: u32 = 1;
     let found = gids("ibv_query_gid_type", context, port.into(), index, 1);
-    answer(found.map(|found| {
-        to.write(if found.is_empty() { ROCE_V1 } else { ROCE_V2 });
-    }))
+    let found = found.map(|found| if found.is_empty() { ROCE_V1 } else { ROCE_V2 });
+    answer(put(to, found))
 }
 
 #[unsafe(no_mangle)]

@@ -10,7 +10,7 @@ use soft_nic::Profile;
 
 use crate::abi::attributes::{ibv_device_attr, ibv_device_attr_ex};
 use crate::abi::context::{Open, ibv_query_device_ex_input, ibv_values_ex};
-use crate::errno::{Errno, code};
+use crate::errno::{Errno, code, put};
 
 /// `IBV_DEVICE_CURR_QP_STATE_MOD`, `_SYS_IMAGE_GUID`, `_RC_RNR_NAK_GEN`, `_SRQ_RESIZE`, `_MEM_WINDOW`,
 /// `_MEM_MGT_EXTENSIONS` and `_MEM_WINDOW_TYPE_2B`.
@@ -74,9 +74,7 @@ fn query(verb: &'static str, context: Open) -> Result<(Profile, ibv_device_attr)
 #[unsafe(no_mangle)]
 extern "C" fn ibv_query_device(context: Open, attr: &mut MaybeUninit<ibv_device_attr>) -> c_int {
     let found = query("ibv_query_device", context);
-    code(found.map(|(_, answer)| {
-        attr.write(answer);
-    }))
+    code(put(attr, found.map(|(_, answer)| answer)))
 }
 
 pub(super) unsafe extern "C" fn query_device_ex(

@@ -8,7 +8,7 @@ use std::ptr;
 use crate::abi::context::Open;
 use crate::abi::request::ibv_async_event;
 use crate::completion_queue::CompletionQueue;
-use crate::errno::answer;
+use crate::errno::{answer, put};
 use crate::queue_pair::QueuePair;
 use crate::shared_receive::SharedReceives;
 
@@ -19,12 +19,11 @@ extern "C" fn ibv_get_async_event(
 ) -> c_int {
     let got = context.card.verb("ibv_get_async_event", |_| Ok(()));
     let got = got.and_then(|()| context.events.get(&context.card));
-    answer(got.map(|announced| {
-        event.write(ibv_async_event {
-            element: ptr::with_exposed_provenance_mut(announced.object),
-            event_type: announced.event,
-        });
-    }))
+    let got = got.map(|announced| ibv_async_event {
+        element: ptr::with_exposed_provenance_mut(announced.object),
+        event_type: announced.event,
+    });
+    answer(put(event, got))
 }
 
 #[unsafe(no_mangle)]

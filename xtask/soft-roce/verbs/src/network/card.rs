@@ -1,7 +1,7 @@
 //! Cards as the C layer has them: each call locks the network, and carries packets before it unlocks it.
 
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::thread;
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use super::{Attendance, Network, Service};
 use crate::device::Device;
 use crate::errno::Errno;
 use crate::event::Events;
-use crate::rdmacm::Manager;
+use crate::rdmacm::{Manager, Opened};
 
 /// A card of a host. C's `ibv_device` is at its beginning.
 #[repr(C)]
@@ -24,6 +24,8 @@ pub(crate) struct Card {
     /// Its place among the cards of its network.
     pub(crate) side: usize,
     pub(super) hook: OnceLock<Hook>,
+    /// The context and domain that identifiers of librdmacm share.
+    pub(crate) opened: Mutex<Weak<Opened>>,
 }
 
 /// A function of a test's that runs before each call of a verb.
@@ -40,6 +42,8 @@ impl fmt::Debug for Hook {
 pub(crate) struct Locked<'a> {
     pub(crate) nic: &'a mut Nic,
     pub(crate) events: &'a mut Events,
+    pub(crate) manager: &'a mut Manager,
+    pub(crate) now: Duration,
     faults: &'a mut Faults,
     hash: Option<&'a mut Hash>,
     side: usize,
@@ -55,6 +59,8 @@ impl Card {
         let result = call(&mut Locked {
             nic: &mut side.nic,
             events: &mut side.events,
+            manager: &mut locked.manager,
+            now: self.network.clock.now(),
             faults: &mut side.faults,
             hash: locked.hash.as_mut(),
             side: self.side,
@@ -83,26 +89,9 @@ impl Card {
         }
     }
 
-    /// Calls the network's connection manager, then carries packets. No code of the program's may run in `call`.
+    /// The same for the network's connection manager.
     pub(crate) fn manage<T>(&self, call: impl FnOnce(&mut Manager, Duration) -> T) -> T {
-        let mut state = self.network.lock();
-        let result = call(&mut state.manager, self.network.clock.now());
-        self.network.run(state);
-        result
-    }
-
-    /// The same for a function of librdmacm, which may have to fail with an errno.
-    pub(crate) fn manage_verb<T>(
-        &self,
-        verb: &'static str,
-        call: impl FnOnce(&mut Manager, Duration) -> Result<T, Errno>,
-    ) -> Result<T, Errno> {
-        self.begin(verb);
-        let mut state = self.network.lock();
-        let checked = state.sides[self.side].faults.meet(verb);
-        let result = checked.and_then(|()| call(&mut state.manager, self.network.clock.now()));
-        self.network.run(state);
-        result
+        self.call(|locked| call(locked.manager, locked.now))
     }
 
     /// The card's time, which completions are stamped with.

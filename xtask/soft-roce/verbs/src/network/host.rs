@@ -5,7 +5,7 @@
 )]
 
 use std::net::{Ipv4Addr, Ipv6Addr};
-use std::sync::{Arc, LazyLock, OnceLock};
+use std::sync::{Arc, LazyLock, Mutex, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -53,6 +53,7 @@ impl Host {
                 network: Arc::clone(network),
                 side,
                 hook: OnceLock::new(),
+                opened: Mutex::default(),
             })
         });
         let shared = Shared {

@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 use std::ptr;
 
-use soft_nic::AttributeMask;
+use soft_nic::{AttributeMask, QueuePairState, Transport};
 
 use super::events::Param;
 use super::id::{Channel, Id, bytes};
@@ -14,7 +14,7 @@ use super::programs::{ERR, INIT, RTR, RTS, wait};
 use super::{programs, registry};
 use crate::abi::attributes::ibv_qp_attr;
 use crate::abi::connection::rdma_conn_param;
-use crate::errno::{Errno, answer, fail};
+use crate::errno::{Errno, answer, fail, put};
 use crate::network::Host;
 use crate::queue_pair::{QueuePair, qp_attr};
 use crate::sockaddr;
@@ -31,22 +31,16 @@ pub(super) unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut Channel
 }
 
 #[cfg_attr(feature = "rdmacm", unsafe(no_mangle))]
-extern "C" fn rdma_create_id(
+pub(super) extern "C" fn rdma_create_id(
     channel: Option<&Channel>,
     id: &mut MaybeUninit<*mut Id>,
     context: *mut c_void,
     space: u32,
 ) -> c_int {
-    answer(create(channel, context, space).map(|created| {
-        id.write(created);
-    }))
+    answer(put(id, create(channel, context, space)))
 }
 
-pub(super) fn create(
-    channel: Option<&Channel>,
-    context: *mut c_void,
-    space: u32,
-) -> Result<*mut Id, Errno> {
+fn create(channel: Option<&Channel>, context: *mut c_void, space: u32) -> Result<*mut Id, Errno> {
     let host = channel.map_or_else(Host::current, |channel| channel.host.clone());
     let space = Space::from_number(space).ok_or(libc::EPROTONOSUPPORT)?;
     let card = host.cards().first().ok_or(libc::ENODEV)?;
@@ -93,68 +87,50 @@ extern "C" fn rdma_migrate_id(id: &Id, channel: Option<&Channel>) -> c_int {
 }
 
 #[cfg_attr(feature = "rdmacm", unsafe(no_mangle))]
-unsafe extern "C" fn rdma_bind_addr(id: &Id, addr: *const libc::sockaddr) -> c_int {
+pub(super) unsafe extern "C" fn rdma_bind_addr(id: &Id, addr: *const libc::sockaddr) -> c_int {
     // SAFETY: the caller has an address.
-    answer(unsafe { bind(id, addr) })
-}
-
-/// # Safety
-///
-/// The address has the length of its family.
-pub(super) unsafe fn bind(id: &Id, addr: *const libc::sockaddr) -> Result<(), Errno> {
-    // SAFETY: the caller has an address.
-    let address = unsafe { sockaddr::read(addr) }.ok_or(libc::EINVAL)?;
-    id.call("rdma_bind_addr", |manager, _| {
-        manager.bind(id.number, address)
-    })?;
-    id.refresh()
+    let address = unsafe { sockaddr::read(addr) }.ok_or(libc::EINVAL);
+    let bound = address.and_then(|address| {
+        id.call("rdma_bind_addr", |manager, _| {
+            manager.bind(id.number, address)
+        })
+    });
+    answer(bound.and_then(|()| id.refresh()))
 }
 
 #[cfg_attr(feature = "rdmacm", unsafe(no_mangle))]
-unsafe extern "C" fn rdma_resolve_addr(
+pub(super) unsafe extern "C" fn rdma_resolve_addr(
     id: &Id,
     from: *const libc::sockaddr,
     to: *const libc::sockaddr,
     _timeout: c_int,
 ) -> c_int {
-    // SAFETY: the caller has an address, and another one or none.
-    answer(wait(id, unsafe { resolve(id, from, to) }))
-}
-
-/// # Safety
-///
-/// The addresses have the length of their families; `from` may be null.
-pub(super) unsafe fn resolve(
-    id: &Id,
-    from: *const libc::sockaddr,
-    to: *const libc::sockaddr,
-) -> Result<(), Errno> {
     // SAFETY: the caller has an address, or none.
     let from = unsafe { sockaddr::read(from) };
     // SAFETY: the caller has an address.
-    let to = unsafe { sockaddr::read(to) }.ok_or(libc::EINVAL)?;
+    let Some(to) = (unsafe { sockaddr::read(to) }) else {
+        return fail(libc::EINVAL, -1);
+    };
     let has_neighbours = id.card().has_neighbours();
     let looks = is_any(to.ip()) && has_neighbours;
     let found = looks.then(|| registry::find(id.space, to.port()));
-    id.call("rdma_resolve_addr", |manager, _| {
+    let resolved = id.call("rdma_resolve_addr", |manager, _| {
         if let Some(from) = from
             && !manager.is_bound(id.number)
         {
             manager.bind(id.number, from)?;
         }
         manager.resolve(id.number, to, found.flatten(), has_neighbours)
-    })
+    });
+    answer(wait(id, resolved))
 }
 
 #[cfg_attr(feature = "rdmacm", unsafe(no_mangle))]
-extern "C" fn rdma_resolve_route(id: &Id, _timeout: c_int) -> c_int {
-    answer(wait(id, resolve_route(id)))
-}
-
-pub(super) fn resolve_route(id: &Id) -> Result<(), Errno> {
-    id.call("rdma_resolve_route", |manager, _| {
+pub(super) extern "C" fn rdma_resolve_route(id: &Id, _timeout: c_int) -> c_int {
+    let resolved = id.call("rdma_resolve_route", |manager, _| {
         manager.resolve_route(id.number)
-    })
+    });
+    answer(wait(id, resolved))
 }
 
 #[cfg_attr(feature = "rdmacm", unsafe(no_mangle))]
@@ -318,29 +294,26 @@ extern "C" fn rdma_init_qp_attr(
     attr: &mut ibv_qp_attr,
     mask: &mut MaybeUninit<c_int>,
 ) -> c_int {
-    answer(init_qp_attr(id, attr).map(|set| {
-        mask.write(set);
-    }))
+    answer(put(mask, init_qp_attr(id, attr)))
 }
 
 /// Fills the attributes for the change to a state, and returns their mask.
 pub(super) fn init_qp_attr(id: &Id, attr: &mut ibv_qp_attr) -> Result<c_int, Errno> {
-    use AttributeMask as M;
     let of = id.call("rdma_init_qp_attr", |it, _| it.attributes(id.number))?;
-    let peer = M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN;
-    let retries = M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY;
-    let set = match (id.space, attr.qp_state) {
-        (Space::Datagrams, INIT) => M::PKEY_INDEX | M::PORT | M::QKEY,
-        (Space::Datagrams, RTR) => M::empty(),
-        (Space::Datagrams, RTS) => M::SQ_PSN,
-        (Space::Connections, INIT) => M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS,
-        (Space::Connections, RTR) => peer | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER,
-        (Space::Connections, RTS) => retries | M::MAX_QP_RD_ATOMIC | M::SQ_PSN,
+    let transport = match id.space {
+        Space::Datagrams => Transport::Ud,
+        Space::Connections => Transport::Rc,
+    };
+    let state = match attr.qp_state {
+        INIT => QueuePairState::Init,
+        RTR => QueuePairState::Rtr,
+        RTS => QueuePairState::Rts,
         _ => return Err(libc::EINVAL),
     };
     *attr = ibv_qp_attr {
         qp_state: attr.qp_state,
         ..qp_attr(&of)
     };
-    Ok((M::STATE | set).bits().cast_signed())
+    let needed = AttributeMask::needed(transport, state);
+    Ok(needed.bits().cast_signed())
 }

@@ -22,7 +22,7 @@ unsafe extern "C" fn rdma_join_multicast(
     let group = unsafe { sockaddr::read(addr) }.ok_or(libc::EINVAL);
     let joined = group.and_then(|group| {
         id.refresh()?;
-        id.lock().memberships.push((group.ip(), false));
+        id.lock().memberships.push(group.ip());
         let context = context.expose_provenance();
         id.call("rdma_join_multicast", |manager, _| {
             manager.join(id.number, group.ip(), context)
@@ -48,12 +48,13 @@ unsafe extern "C" fn rdma_leave_multicast(id: &Id, addr: *const libc::sockaddr) 
     answer(group.and_then(|group| {
         let mut state = id.lock();
         let mut all = state.memberships.iter();
-        let place = all.position(|(of, _)| *of == group.ip());
-        let (_, is_attached) = state.memberships.remove(place.ok_or(libc::EADDRNOTAVAIL)?);
+        let place = all.position(|it| *it == group.ip());
+        state.memberships.remove(place.ok_or(libc::EADDRNOTAVAIL)?);
         drop(state);
         // SAFETY: the queue pair of an identifier is alive.
-        if let (true, Some(qp)) = (is_attached, unsafe { id.qp() }) {
-            ibv_detach_mcast(qp, &group_gid(sockaddr::gid(group.ip())), 0);
+        if let Some(qp) = unsafe { id.qp() } {
+            // One that was made after the group was joined is not attached.
+            let _detached = ibv_detach_mcast(qp, &group_gid(sockaddr::gid(group.ip())), 0);
         }
         Ok(())
     }))

@@ -6,7 +6,7 @@ use std::ffi::c_void;
 use std::net::IpAddr;
 use std::os::unix::net::UnixDatagram;
 use std::ptr;
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use super::calls::rdma_destroy_event_channel;
@@ -30,8 +30,8 @@ pub(super) struct Channel {
     channel: rdma_event_channel,
     pub(super) events: Arc<EventQueue<Arrived>>,
     pub(super) host: Host,
-    /// Contexts of its identifiers: all of them have the same one, also one after another.
-    opened: Mutex<Vec<Arc<Opened>>>,
+    /// Contexts for its identifiers: all of a card's have the same one, also one after another.
+    opened: Vec<Arc<Opened>>,
     /// Messages are repeated, and peers answered, while the program sleeps.
     _attendance: Attendance,
 }
@@ -43,12 +43,13 @@ impl Channel {
     pub(super) fn create(host: Host) -> Result<*mut Self, Errno> {
         let card = host.cards().first().ok_or(libc::ENODEV)?;
         card.verb("rdma_create_event_channel", |_| Ok(()))?;
+        let opened = host.cards().iter().map(Opened::shared);
         let events = EventQueue::new()?;
         let fd = events.descriptor();
         Ok(Box::into_raw(Box::new(Self {
             channel: rdma_event_channel { fd },
             events: Arc::new(events),
-            opened: Mutex::default(),
+            opened: opened.collect::<Result<_, _>>()?,
             _attendance: card.attend(),
             host,
         })))
@@ -75,9 +76,8 @@ pub(super) struct Id {
 
 #[derive(Default)]
 pub(super) struct State {
-    opened: Option<Arc<Opened>>,
-    /// Groups that were joined, and whether the identifier's queue pair was attached.
-    pub(super) memberships: Vec<(IpAddr, bool)>,
+    /// Groups that were joined.
+    pub(super) memberships: Vec<IpAddr>,
     pub(super) announced: Option<UnixDatagram>,
     /// The domain and the queue pairs of the requests that a listener takes.
     pub(super) for_requests: Option<(usize, ibv_qp_init_attr)>,
@@ -171,7 +171,8 @@ impl Id {
         function: &'static str,
         call: impl FnOnce(&mut Manager, Duration) -> Result<T, Errno>,
     ) -> Result<T, Errno> {
-        self.card().manage_verb(function, call)
+        let card = self.card();
+        card.verb(function, |locked| call(locked.manager, locked.now))
     }
 
     /// Shows a program the addresses and the device that its endpoint has.
@@ -189,29 +190,21 @@ impl Id {
         }
         self.cm.route.set(route);
         let Some(side) = side else { return Ok(()) };
-        let mut state = self.lock();
-        if state.opened.is_some() {
-            return Ok(());
-        }
-        let mut cards = self.host.cards().iter();
-        let card = cards.find(|card| card.side == side).ok_or(libc::ENODEV)?;
-        let opened = Opened::shared(card)?;
+        let mut opened = self.channel().opened.iter();
+        let opened = opened.find(|it| it.context.card.side == side);
+        let opened = opened.ok_or(libc::ENODEV)?;
         self.cm.verbs.set(opened.context.0);
-        self.cm.pd.set(opened.pd.cast());
-        self.cm.port_num.set(1);
-        let mut kept = lock(&self.channel().opened);
-        if !kept.iter().any(|kept| Arc::ptr_eq(kept, &opened)) {
-            kept.push(Arc::clone(&opened));
+        if self.cm.pd.get().is_null() {
+            self.cm.pd.set(opened.pd.cast());
         }
-        drop(kept);
-        state.opened = Some(opened);
-        drop(state);
+        self.cm.port_num.set(1);
         Ok(())
     }
 }
 
 /// The context of a card that all identifiers of the process have, and its domain.
-pub(super) struct Opened {
+#[derive(Debug)]
+pub(crate) struct Opened {
     pub(super) context: Open,
     pd: *mut ProtectionDomain,
 }
@@ -223,15 +216,9 @@ unsafe impl Sync for Opened {}
 
 impl Opened {
     pub(super) fn shared(card: &Arc<Card>) -> Result<Arc<Self>, Errno> {
-        static ALL: Mutex<Vec<(usize, Weak<Opened>)>> = Mutex::new(Vec::new());
-        let key = Arc::as_ptr(card).addr();
-        let find = |all: &[(usize, Weak<Self>)]| {
-            let mut all = all.iter();
-            all.find_map(|(of, opened)| (*of == key).then(|| opened.upgrade())?)
-        };
-        let found = find(&lock(&ALL));
-        if let Some(found) = found {
-            return Ok(found);
+        let known = lock(&card.opened).upgrade();
+        if let Some(opened) = known {
+            return Ok(opened);
         }
         // SAFETY: the device is alive, as its card is.
         let context = unsafe { ibv_open_device(Arc::as_ptr(card)) };
@@ -243,14 +230,12 @@ impl Opened {
         if pd.is_null() {
             return Err(last());
         }
-        let mut all = lock(&ALL);
+        let mut known = lock(&card.opened);
         // Another thread may have been first.
-        if let Some(found) = find(&all) {
-            return Ok(found);
-        }
-        all.retain(|(_, opened)| opened.strong_count() > 0);
-        all.push((key, Arc::downgrade(&opened)));
-        Ok(opened)
+        let first = known.upgrade().unwrap_or(opened);
+        *known = Arc::downgrade(&first);
+        drop(known);
+        Ok(first)
     }
 }
 

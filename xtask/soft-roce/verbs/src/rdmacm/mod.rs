@@ -17,4 +17,5 @@ mod programs;
 mod registry;
 mod taking;
 
+pub(crate) use id::Opened;
 pub(crate) use manager::Manager;

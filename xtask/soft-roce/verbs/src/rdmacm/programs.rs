@@ -5,7 +5,10 @@ use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use std::ptr;
 
-use super::calls::{bind, create, init_qp_attr, rdma_destroy_id, resolve, resolve_route};
+use super::calls::{
+    init_qp_attr, rdma_bind_addr, rdma_create_id, rdma_destroy_id, rdma_resolve_addr,
+    rdma_resolve_route,
+};
 use super::events::EventKind;
 use super::id::Id;
 use super::lists::PASSIVE;
@@ -18,7 +21,7 @@ use crate::abi::connection::{rdma_addrinfo, rdma_cm_event};
 use crate::abi::context::Open;
 use crate::abi::object::{ibv_comp_channel, ibv_cq};
 use crate::completion_queue::{ibv_create_cq, ibv_destroy_cq};
-use crate::errno::{Errno, answer, fail, last};
+use crate::errno::{Errno, answer, checked, fail, last, put};
 use crate::event::channel::{ibv_create_comp_channel, ibv_destroy_comp_channel};
 use crate::protection_domain::ProtectionDomain;
 use crate::queue_pair::{QueuePair, ibv_create_qp, ibv_destroy_qp, ibv_modify_qp};
@@ -224,21 +227,22 @@ unsafe extern "C" fn rdma_create_ep(
     init: Option<&mut ibv_qp_init_attr>,
 ) -> c_int {
     let space = u32::try_from(info.ai_port_space).unwrap_or(0);
-    let made = match create(None, ptr::null_mut(), space) {
-        Ok(made) => made,
-        Err(errno) => return fail(errno, -1),
-    };
+    let mut made = MaybeUninit::uninit();
+    if rdma_create_id(None, &mut made, ptr::null_mut(), space) != 0 {
+        return -1;
+    }
+    // SAFETY: it was made a moment ago.
+    let made = unsafe { made.assume_init() };
     // SAFETY: it was made a moment ago.
     let own = unsafe { &*made };
     let is_passive = info.ai_flags & PASSIVE != 0;
-    let placed = match is_passive {
+    let placed = if is_passive {
         // SAFETY: the caller has the address.
-        true => unsafe { bind(own, info.ai_src_addr) },
+        checked(unsafe { rdma_bind_addr(own, info.ai_src_addr) })
+    } else {
         // SAFETY: the caller has the addresses.
-        false => wait(own, unsafe {
-            resolve(own, info.ai_src_addr, info.ai_dst_addr)
-        })
-        .and_then(|()| wait(own, resolve_route(own))),
+        checked(unsafe { rdma_resolve_addr(own, info.ai_src_addr, info.ai_dst_addr, 0) })
+            .and_then(|()| checked(rdma_resolve_route(own, 0)))
     };
     let ready = placed.and_then(|()| {
         let Some(init) = init else { return Ok(()) };
@@ -250,14 +254,11 @@ unsafe extern "C" fn rdma_create_ep(
         }
         create_qp(own, pd, init)
     });
-    match ready {
-        Ok(()) => {
-            id.write(made);
-        }
+    if ready.is_err() {
         // SAFETY: nobody has it.
-        Err(_) => unsafe { rdma_destroy_ep(made) },
+        unsafe { rdma_destroy_ep(made) };
     }
-    answer(ready)
+    answer(put(id, ready.map(|()| made)))
 }
 
 #[cfg_attr(feature = "rdmacm", unsafe(no_mangle))]
@@ -274,9 +275,7 @@ unsafe extern "C" fn rdma_destroy_ep(id: *mut Id) {
 
 #[cfg_attr(feature = "rdmacm", unsafe(no_mangle))]
 unsafe extern "C" fn rdma_get_request(listen: &Id, id: &mut MaybeUninit<*mut Id>) -> c_int {
-    answer(get_request(listen).map(|asks| {
-        id.write(asks);
-    }))
+    answer(put(id, get_request(listen)))
 }
 
 fn get_request(listen: &Id) -> Result<*mut Id, Errno> {

@@ -14,9 +14,8 @@ use super::manager::{Manager, Sink, Space};
 use super::programs;
 use crate::abi::connection::{rdma_cm_event, rdma_conn_param, rdma_ud_param};
 use crate::address::{ah_attr, ibv_attach_mcast};
-use crate::errno::{Errno, answer, fail};
+use crate::errno::{Errno, answer, fail, put};
 use crate::event::Unacknowledged;
-use crate::sockaddr;
 
 const CONNECT_ERROR: u32 = 6;
 
@@ -33,9 +32,7 @@ extern "C" fn rdma_get_cm_event(
     channel: &Channel,
     event: &mut MaybeUninit<*mut rdma_cm_event>,
 ) -> c_int {
-    answer(next(channel).map(|made| {
-        event.write(made);
-    }))
+    answer(put(event, next(channel)))
 }
 
 /// Takes the next event of a channel, and waits for it.
@@ -97,26 +94,17 @@ fn made(channel: &Channel, arrived: Arrived) -> Result<*mut rdma_cm_event, Errno
     // SAFETY: a program that takes events of an identifier does not destroy its queue pair meanwhile.
     match (arrived.kind, unsafe { own.qp() }) {
         (EventKind::CONNECT_RESPONSE, Some(_)) => {
-            let manage = |call: &dyn Fn(&mut Manager) -> Result<(), Errno>| {
-                own.card().manage(|manager, _| call(manager))
-            };
             kind = EventKind::ESTABLISHED.0;
             let connected = programs::to_rts(own)
-                .and_then(|()| manage(&|manager| manager.establish(own.number)));
+                .and_then(|()| own.card().manage(|it, _| it.establish(own.number)));
             if let Err(errno) = connected {
                 (kind, status) = (CONNECT_ERROR, -errno);
-                let _told = manage(&|manager| manager.reject(own.number, &[]));
+                let _told = own.card().manage(|it, _| it.reject(own.number, &[]));
             }
         }
         (EventKind::MULTICAST_JOIN, Some(qp)) => {
             if let Some((path, ..)) = &arrived.datagrams {
                 status = -ibv_attach_mcast(qp, &group_gid(path.destination), 0);
-                let mut state = own.lock();
-                let mut all = state.memberships.iter_mut();
-                let of_path = all.find(|(ip, _)| sockaddr::gid(*ip) == path.destination);
-                if let Some((_, is_attached)) = of_path {
-                    *is_attached = status == 0;
-                }
             }
         }
         _ => {}

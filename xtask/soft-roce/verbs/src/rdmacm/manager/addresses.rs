@@ -2,6 +2,8 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
+use soft_nic::AddressVector;
+
 use super::{Endpoint, FIRST_EPHEMERAL, Manager, Space, Stage, is_any};
 use crate::errno::Errno;
 use crate::rdmacm::events::EventKind;
@@ -175,7 +177,7 @@ impl Manager {
             bound.set_ip(local);
         }
         endpoint.remote = Some(to);
-        endpoint.peer.gid = gid(destination);
+        endpoint.peer.path = AddressVector::to(gid(destination));
         endpoint.stage = Stage::Resolved;
         self.announce(number, EventKind::ADDRESS_RESOLVED, 0)
     }

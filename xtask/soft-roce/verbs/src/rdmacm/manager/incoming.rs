@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use soft_nic::{ManagementDatagram, Route};
+use soft_nic::{AddressVector, ManagementDatagram, Route};
 
 use super::outgoing::service_reply;
 use super::{
@@ -49,10 +49,10 @@ impl Manager {
         };
         let number = message.u32(place);
         let is_peer = |endpoint: &Endpoint| {
-            let Peer { gid, number, .. } = endpoint.peer;
+            let Peer { path, number, .. } = endpoint.peer;
             // A service has none.
             let is_number = number == 0 || number == message.u32(0) || space == Space::Datagrams;
-            (endpoint.space, gid) == (space, route.source) && is_number
+            (endpoint.space, path.destination) == (space, route.source) && is_number
         };
         let named = self.endpoints.get(&number).filter(|it| is_peer(it));
         if named.is_some() {
@@ -164,10 +164,10 @@ impl Manager {
         };
         let service = message.u64(8);
         let mut peer = Peer {
-            gid: route.source,
+            path: AddressVector::to(route.source),
             number: message.u32(0),
             transaction: message.transaction(),
-            ..Peer::NONE
+            ..Peer::default()
         };
         let port = u16::try_from(service & 0xffff).unwrap_or(0);
         let addresses = Addresses::parse(message.private_data()).ok_or(libc::EINVAL)?;

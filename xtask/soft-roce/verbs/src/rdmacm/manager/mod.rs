@@ -131,9 +131,9 @@ struct Repeat {
 }
 
 /// The peer, as it has described itself.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Peer {
-    gid: Ipv6Addr,
+    path: AddressVector,
     number: u32,
     transaction: u64,
     qp_num: u32,
@@ -230,7 +230,7 @@ impl Manager {
                 ..Options::default()
             },
             stage: Stage::Idle,
-            peer: Peer::NONE,
+            peer: Peer::default(),
             own: Param::default(),
             psn: 0,
             sent: None,
@@ -298,13 +298,12 @@ impl Manager {
 
     /// The path to the peer.
     fn path(&mut self, number: u32) -> Result<AddressVector, Errno> {
+        let source_index = self.source_index(number)?;
         let endpoint = self.endpoint(number)?;
-        let (class, to) = (endpoint.options.traffic_class, endpoint.peer.gid);
         Ok(AddressVector {
-            source_index: self.source_index(number)?,
-            traffic_class: class,
-            hop_limit: 64,
-            ..AddressVector::to(to)
+            source_index,
+            traffic_class: endpoint.options.traffic_class,
+            ..endpoint.peer.path
         })
     }
 
@@ -423,7 +422,7 @@ impl Endpoint {
 
     /// Whether it is the peer of an endpoint with this number, of the card with this GID.
     fn is_of(&self, gid: Ipv6Addr, number: u32) -> bool {
-        (self.peer.gid, self.peer.number) == (gid, number) && number != 0
+        (self.peer.path.destination, self.peer.number) == (gid, number) && number != 0
     }
 
     /// A message to the peer with both numbers.
@@ -436,17 +435,6 @@ impl Endpoint {
             _ => message,
         }
     }
-}
-
-impl Peer {
-    const NONE: Self = Self {
-        gid: Ipv6Addr::UNSPECIFIED,
-        number: 0,
-        transaction: 0,
-        qp_num: 0,
-        psn: 0,
-        mtu: 0,
-    };
 }
 
 /// 4.096 µs · 2^code.

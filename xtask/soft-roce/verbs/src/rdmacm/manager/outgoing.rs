@@ -40,12 +40,15 @@ impl Manager {
         };
         let addresses = Addresses {
             source: local,
-            destination: endpoint.peer.gid.to_canonical(),
+            destination: endpoint.peer.path.destination.to_canonical(),
         };
         let data = [&addresses.write()[..], data].concat();
         let service = (endpoint.space as u64) << 16 | u64::from(remote.port());
         (endpoint.own, endpoint.psn, endpoint.peer.transaction) = (param, psn, transaction);
-        let (space, ends) = (endpoint.space, [gid(local.ip()), endpoint.peer.gid]);
+        let (space, ends) = (
+            endpoint.space,
+            [gid(local.ip()), endpoint.peer.path.destination],
+        );
         let (class, ack) = (endpoint.options.traffic_class, endpoint.options.ack_timeout);
         let mtu = self.cards[side].mtu;
         self.endpoint(number)?.peer.mtu = mtu;
@@ -167,10 +170,8 @@ impl Manager {
         // No answer comes any more to what fails here.
         let _told = match (space, stage) {
             (Space::Connections, Stage::Requesting) => self.refuse(number, TIMEOUT, &[]),
-            (Space::Connections, Stage::Requested | Stage::Answered | Stage::Replied) => {
-                self.refuse(number, CONSUMER, &[])
-            }
-            (Space::Datagrams, Stage::Requested) => self.answer_service(number, REJECTED, 0, &[]),
+            (Space::Connections, Stage::Replied) => self.refuse(number, CONSUMER, &[]),
+            (_, Stage::Requested | Stage::Answered) => self.reject(number, &[]),
             (_, Stage::Established | Stage::Left) => self.disconnect(number, Duration::ZERO),
             _ => Ok(()),
         };
@@ -204,7 +205,7 @@ impl Manager {
         if let Some(endpoint) = self.endpoints.get_mut(&number)
             && let (Some(side), Some(local)) = (endpoint.side, endpoint.local)
         {
-            let route = Route::new(gid(local.ip()), endpoint.peer.gid);
+            let route = Route::new(gid(local.ip()), endpoint.peer.path.destination);
             self.outgoing.push((side, route, message.datagram));
         }
     }
