@@ -103,7 +103,7 @@
 //! registrations, which use the same threads. The peers at one address take a quarter of them at most, and so do those
 //! that a datagram endpoint sends to.
 //! Queue pairs are destroyed on threads of their own, up to 32, and host names are looked up on up to 8
-//! more: neither waits for handshakes.
+//! more: neither waits for handshakes. Each [transfer over rails](transfer_over) has a thread.
 //!
 //! Calls that are not futures make their calls of the driver on the thread that calls them:
 //! [`AsyncGroup::new`] and [`prepare`](AsyncGroup::prepare) create objects, and
@@ -212,6 +212,7 @@
 //! | [`AsyncGroup::new`], and the drop of all that belongs to a group | `ibv_create_cq`, `ibv_alloc_mw`; `ibv_destroy_cq`, `ibv_dealloc_mw` |
 //! | [`AsyncGroup::prepare`], [`AsyncGroup::loopback`]; the drop of a `PreparedChannel` | `ibv_create_qp`, `ibv_modify_qp`; `ibv_destroy_qp` |
 //! | [`AsyncGroup::join`], and all that connects, when the group grows | `ibv_resize_cq` |
+//! | the drop of `Rails` that [`transfer_over`] has returned or handed back | `ibv_destroy_qp` |
 //! | [`AsyncChannel::into_stream`], and the drop of the stream | `ibv_reg_mr`; `ibv_dereg_mr` |
 //! | [`AsyncChannel::lease`], [`AsyncChannel::revoke`]; the drop of a lease, the end of a channel that has leases, and [`AsyncTransfer::finish`] and [`finish_by`](AsyncTransfer::finish_by), which end those of a transfer that fails | `ibv_reg_mr`, `ibv_alloc_mw`; `ibv_dereg_mr`, `ibv_dealloc_mw` |
 //! | the last drop of a pool, shared memory, domain or device | `ibv_dereg_mr`, `ibv_dealloc_pd`, `ibv_close_device` |
@@ -252,7 +253,7 @@
 //! | [`AsyncGroup::abort_all`] | are aborted, on all channels, without waiting: [`AsyncGroup::closed`] does that. |
 //! | a drop of the channel | are aborted, without waiting. |
 //!
-//! No drop waits for completions. None blocks while the driver destroys a queue pair, which takes some drivers
+//! No drop of these types waits for completions. None blocks while the driver destroys a queue pair, which takes some drivers
 //! seconds: a helper thread does that, and then releases the buffers of the operations. If no thread can be started,
 //! the thread that drops the channel does it. [`AsyncChannel::close`] returns when this
 //! is done, and [`AsyncGroup::closed`] waits for it for all dropped channels. If the driver fails to destroy the

@@ -14,7 +14,7 @@ use verbs_channel::{Rails, Transfer};
 use crate::error::Error;
 use crate::threads::{self, Call};
 
-/// Begins a transfer over [`Rails`], which wait on a thread of its own: no task's thread blocks.
+/// Begins a transfer over [`Rails`], on a thread of its own: no task's thread waits for it.
 ///
 /// The future returns the rails, the transfer with its [outcomes](Transfer::drain), and how that has ended: as
 /// [`Rails::transfer`], when the devices are done with all memory. With no deadline, the timeout is that of the first
@@ -24,8 +24,10 @@ use crate::threads::{self, Call};
 /// done with all memory.
 ///
 /// The thread waits by the [strategy](verbs_channel::PollStrategy) of the first channel:
-/// [`Notify`](verbs_channel::PollStrategy::Notify) leaves the processor to the tasks. Threads are kept for the next transfer
-/// for some seconds.
+/// [`Notify`](verbs_channel::PollStrategy::Notify) leaves the processor to the tasks, and the default takes a processor. Threads
+/// are kept for the next transfer for some seconds.
+///
+/// Rails that a transfer has returned, or that were handed back, destroy their queue pairs where they are dropped.
 ///
 /// # Errors
 ///

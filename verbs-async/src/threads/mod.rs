@@ -9,7 +9,7 @@
 //! | calling   | 64      | [`run`], [`run_for`]: whose time others choose. RTR, steps of `rdma_cm`, registrations  |
 //! | releasing | 32      | [`detach`], `run_always`, [`at`]: destroys, drops, wake-ups, what a dropped stream sends |
 //! | lookups   | 8       | [`look_up`]: names of hosts, each for as long as the resolver of the system waits       |
-//! | transfers | any     | [`run_transfer`]: transfers over rails, one at a time for each                           |
+//! | transfers | any     | [`run_transfer`]: transfers over rails, which are never queued                            |
 //!
 //! A release takes the driver's time, which is bounded, and that of users' wakers, loggers and
 //! drops. Those run there, too: a drop wakes tasks, and [wake-ups that a thread has
@@ -46,7 +46,7 @@ use crate::error::{Error, Result};
 use crate::task::sync::Mutex;
 use crate::task::wake;
 use per_process::PerProcess;
-use pool::{Job, Pool, start};
+use pool::{Job, Pool, UNBOUNDED, start};
 pub(crate) use pool::{Source, Timed};
 
 static CALLS: PerProcess<Pool> =
@@ -56,7 +56,7 @@ static NAMES: PerProcess<Pool> =
     PerProcess::new(|| Pool::new(8, start).releasing_on(RELEASES.get()));
 
 static TRANSFERS: PerProcess<Pool> =
-    PerProcess::new(|| Pool::new(usize::MAX, start).releasing_on(RELEASES.get()));
+    PerProcess::new(|| Pool::new(UNBOUNDED, start).releasing_on(RELEASES.get()));
 
 /// Makes a call on a helper thread. The future is ready when the call has returned.
 ///
@@ -88,6 +88,14 @@ pub(crate) fn run_transfer<V: Send + 'static, T: Send + 'static>(
     value: V,
     call: impl FnOnce(V) -> T + Send + 'static,
 ) -> Result<Call<T>, (io::Error, V)> {
+    run_transfer_on(TRANSFERS.get(), value, call)
+}
+
+fn run_transfer_on<V: Send + 'static, T: Send + 'static>(
+    pool: &'static Pool,
+    value: V,
+    call: impl FnOnce(V) -> T + Send + 'static,
+) -> Result<Call<T>, (io::Error, V)> {
     // Not in the job, which is dropped if there is no thread.
     let given = Arc::new(Mutex::new(Some(value)));
     let take = |given: &Mutex<Option<V>>| {
@@ -95,7 +103,7 @@ pub(crate) fn run_transfer<V: Send + 'static, T: Send + 'static>(
         value.expect("either the job or the refusal takes it")
     };
     let in_job = Arc::clone(&given);
-    let mut made = run_on(TRANSFERS.get(), None, move || call(take(&in_job)));
+    let mut made = run_on(pool, None, move || call(take(&in_job)));
     match made.refused.take() {
         None => Ok(made),
         Some(error) => Err((error, take(&given))),
@@ -195,7 +203,7 @@ impl<T: Send + 'static> Call<T> {
         }
     }
 
-    /// Whether it has not returned; in a child of a fork it never will.
+    /// Whether it may still return: never in a child of a fork.
     pub(crate) fn is_running(&self) -> bool {
         self.process.is_current() && matches!(*self.state.lock(), CallState::Running(_))
     }

@@ -11,6 +11,9 @@ use crate::task::sync::{Condvar, Mutex};
 /// How long a thread waits for another job before it ends.
 const IDLE: Duration = Duration::from_secs(5);
 
+/// The number of threads of a pool whose jobs wait for no other's end.
+pub(super) const UNBOUNDED: usize = usize::MAX;
+
 pub(super) type Job = Box<dyn FnOnce() + Send>;
 
 /// Who determines how long a job takes, if that is not this side: a share of the threads is all that it gets.
@@ -114,7 +117,7 @@ impl Pool {
         match (self.start)(self) {
             Ok(()) => state.threads += 1,
             // One of the running threads will take the job.
-            Err(_) if state.threads > 0 => {}
+            Err(_) if state.threads > 0 && self.max_threads < UNBOUNDED => {}
             Err(error) => return Err(error),
         }
         Ok(())

@@ -212,6 +212,18 @@ fn call_without_a_thread_fails_and_drops_its_arguments() {
 }
 
 #[test]
+fn transfer_that_gets_no_thread_waits_for_no_other_and_hands_its_value_back() {
+    let refuses = |_: &'static Pool| Err(io::ErrorKind::WouldBlock.into());
+    let pool: &'static Pool = Box::leak(Box::new(Pool::new(UNBOUNDED, refuses)));
+    pool.state.lock().threads = 1;
+    let Err((error, value)) = run_transfer_on(pool, 7, drop) else {
+        panic!("it waits for the thread of another");
+    };
+    assert_eq!((error.kind(), value), (io::ErrorKind::WouldBlock, 7));
+    assert!(pool.state.lock().jobs.is_empty());
+}
+
+#[test]
 fn abandoned_calls_leave_the_queue_at_once() {
     let releasing = pool(1);
     let calling: &'static Pool = Box::leak(Box::new(Pool::new(1, start).releasing_on(releasing)));

@@ -10,7 +10,8 @@ use verbs_async::verbs_channel::{OwnedBuffer, OwnedRequest};
 use verbs_async::{
     AsyncChannel, AsyncCq, AsyncDatagrams, AsyncGroup, AsyncTransfer, ByteStream, CqEvents,
     CqPollState, DeviceEvents, Error, IncomingMessage, IncomingMessages, Operation,
-    OperationResult, OwnedReadHalf, OwnedWriteHalf, SharedMessages, StreamError, cached_slice,
+    OperationResult, OwnedReadHalf, OwnedWriteHalf, RailsTransfer, SharedMessages, StreamError,
+    cached_slice,
 };
 
 /// Fails to compile if a type cannot be moved to another thread, or shared with it.
@@ -28,7 +29,7 @@ are_send_and_sync! {
     AsyncChannel, AsyncCq, AsyncDatagrams, AsyncGroup, AsyncTransfer, ByteStream, CqEvents,
     CqPollState, DeviceEvents, Error, IncomingMessage, IncomingMessages, Operation<OwnedBuffer>,
     Operation<Vec<OwnedRequest>>, Operation<OwnedChain>, OperationResult<OwnedBuffer>,
-    OwnedReadHalf, OwnedWriteHalf, SharedMessages, StreamError,
+    OwnedReadHalf, OwnedWriteHalf, RailsTransfer, SharedMessages, StreamError,
 }
 
 /// Futures of tasks that a runtime moves between its threads.

@@ -55,9 +55,14 @@ fn transfer_over_rails_leaves_the_executor_to_other_tasks() {
 fn dropped_transfer_over_rails_is_aborted_and_frees_its_memory() {
     alone(async || {
         let (rails, peers, transfer, owner) = ends();
+        let counters = rails.channels().next().unwrap().counters();
         let mut moving = Box::pin(transfer_over(rails, transfer, None).unwrap());
         let pending = poll_fn(|cx| Poll::Ready(moving.as_mut().poll(cx).is_pending()));
         assert!(pending.await, "the peer sends nothing");
+        assert!(
+            until(LONG / 2, || counters.read().completed == 1),
+            "the write"
+        );
         drop(moving);
         assert!(until(LONG / 2, || owner.strong_count() == 0));
         drop(peers);
