@@ -5,31 +5,25 @@ mod account;
 mod address;
 mod descriptors;
 mod device;
-#[cfg(feature = "programs")]
 pub mod echo;
 mod failure;
 mod frame;
-#[cfg(feature = "programs")]
 pub mod kv;
 mod latencies;
 mod listing;
 mod logger;
 mod memory;
-#[cfg(feature = "programs")]
 mod meter;
 pub mod names;
 mod options;
 mod output;
-#[cfg(feature = "programs")]
 pub mod p9;
 mod pages;
 mod pattern;
 mod pieces;
-#[cfg(feature = "programs")]
 pub mod pingpong;
 mod progress;
 mod runtime;
-#[cfg(feature = "programs")]
 pub mod silence;
 mod tcp;
 mod wait;
@@ -43,7 +37,6 @@ pub use frame::{Frames, Hello};
 pub use latencies::Latencies;
 pub use listing::Listing;
 pub use memory::memory;
-#[cfg(feature = "programs")]
 pub use meter::{Costs, Meter};
 pub use options::Common;
 pub use output::{Measured, say};

@@ -22,6 +22,9 @@ use table::{Measured, Row};
 pub(crate) struct Args {
     #[command(flatten)]
     place: jobs::Place,
+    /// The same on soft-RoCE in a virtual machine afterwards
+    #[arg(long, conflicts_with = "guest")]
+    beside_guest: bool,
     #[command(flatten)]
     install: packages::Install,
 }
@@ -44,27 +47,30 @@ const MODES: [&[&str]; 2] = [&["--size", "64"], &["--size", "65536", "--bandwidt
 /// Runs the subcommand.
 pub(crate) fn main(args: Args) -> Result<ExitCode, Error> {
     let policy = args.install.policy();
-    let options = args.place.options(policy);
+    let mut places = vec![args.place.options(policy)];
+    if args.beside_guest {
+        let mut guest = places[0].clone();
+        guest.way = Way::Guest;
+        places.push(guest);
+    }
     let mut needs = packages::BUILD.to_vec();
-    needs.extend(soft_roce::needs(&options));
+    needs.extend(places.iter().flat_map(soft_roce::needs));
     packages::ensure(&needs, policy)?;
 
     println!("building `perf` of the examples (the first time takes a minute or two)");
     let examples = workspace::build(&[
-        "rustc",
+        "build",
         "--package=programs",
         "--bin=perf",
         "--no-default-features",
-        // Code that is not measured is built as for tests, which is faster and of use to them.
-        "--config=xtask/src/demo/profile.toml",
+        "--release",
         "--message-format=json-render-diagnostics",
-        "--",
-        // Optimising its parts together takes a fifth longer.
-        "-Clto=off",
     ])?;
     let perf = workspace::example(&examples, "perf")?;
-    let measured = measure(&perf.display().to_string(), &options)?;
-    println!("\n{}", table::table(&ROWS, &measured, table::has_colour()));
+    for options in &places {
+        let measured = measure(&perf.display().to_string(), options)?;
+        println!("\n{}", table::table(&ROWS, &measured, table::has_colour()));
+    }
     println!("two processes, one reliable connection; every byte was verified at both ends");
     println!("next: examples/README.md has lessons to copy, README.md a quick start");
     Ok(ExitCode::SUCCESS)
