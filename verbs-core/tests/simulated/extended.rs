@@ -67,6 +67,24 @@ fn run<'l>(
 }
 
 #[test]
+fn refused_batch_leaves_the_queue_pair_to_the_next() {
+    on_host(0, |host| {
+        let (mut qp, cq) = looped(SendOpsFlags::all());
+        let memory = vec![0_u64; 1];
+        let memory = qp.pd().reg_shared(memory, AccessFlags::REMOTE).unwrap();
+        let remote = memory.remote();
+        let ours = qp.pd().reg_mr(vec![1_u8; 8]).unwrap();
+        let mut element = ours.gather_element(..).unwrap();
+        host.refuse("ibv_wr_complete", libc::ENOMEM);
+        let batch = qp.start();
+        let error = batch.complete().unwrap_err();
+        assert_eq!(error.errno(), Some(libc::ENOMEM));
+        let write = WriteWorkRequest::new(&mut element, &remote).unwrap();
+        bounded(Duration::from_secs(20), || run(&mut qp, &cq, write));
+    });
+}
+
+#[test]
 fn every_kind_of_request_is_posted_in_a_batch() {
     on_host(0, |_host| {
         let (mut qp, cq) = looped(SendOpsFlags::all());

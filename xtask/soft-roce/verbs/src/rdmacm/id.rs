@@ -231,8 +231,8 @@ impl Opened {
             return Err(last());
         }
         let mut known = lock(&card.opened);
-        // Another thread may have been first.
-        let first = known.upgrade().unwrap_or(opened);
+        // Another thread may have been first. Then this one closes its own without the lock, as hooks of the program run.
+        let first = known.upgrade().unwrap_or_else(|| Arc::clone(&opened));
         *known = Arc::downgrade(&first);
         drop(known);
         Ok(first)

@@ -115,9 +115,9 @@ unsafe extern "C" fn wr_complete(qp: *mut QueuePair) -> c_int {
     // SAFETY: the caller has a queue pair that is alive.
     let own = unsafe { &*qp };
     let (number, context) = (own.number(), own.queue_pair.qp_base.context);
+    // SAFETY: the caller has called `ibv_wr_start` on this thread.
+    let Requests { requests, error } = unsafe { end(qp) };
     code(context.card.verb("ibv_wr_complete", |locked| {
-        // SAFETY: the caller has called `ibv_wr_start` on this thread.
-        let Requests { requests, error } = unsafe { end(qp) };
         if let Some(errno) = error {
             return Err(errno);
         }
