@@ -134,8 +134,9 @@ impl Engine {
             return left;
         };
         match self.closings {
-            Some(_) => self.defer_destroying(at, qp),
-            None => self.destroy_queue_pair(at, qp),
+            // Borrowed buffers are given back when the caller returns, and a handle that is polled takes no queue pair.
+            Some(_) if !self.flight.has_borrowed_in_flight(at) => self.defer_destroying(at, qp),
+            _ => self.destroy_queue_pair(at, qp),
         }
         left
     }
@@ -285,10 +286,10 @@ impl Engine {
     /// [`take_rejected_receives`](Self::take_rejected_receives).
     ///
     /// Nothing is deferred where memory is handed back at once: after a post of unknown outcome,
-    /// and when the engine is dropped. Nothing is deferred either
+    /// with borrowed buffers in flight, and when the engine is dropped. Nothing is deferred either
     /// where a [`Channel`](crate::Channel) or a [`ChannelGroup`](crate::ChannelGroup) waits: in a
-    /// blocking operation, at the end of a scope, in a transfer, an abort, a reset or a close, and in any other wait. Such a
-    /// wait destroys queued queue pairs, but waits for none that was handed out.
+    /// transfer, an abort, a reset or a close, and in any other wait. Such a wait destroys queued
+    /// queue pairs, but waits for none that was handed out.
     pub fn defer_closing(&mut self) {
         self.closings.get_or_insert_default();
         self.afterwards.keeps_sockets = true;

@@ -24,7 +24,8 @@ impl Engine {
     ///
     /// - The buffers that the elements name stay as
     ///   [`QueuePair::post`](verbs_core::QueuePair::post) wants them until the operation has ended, which it
-    ///   has when its completion is polled, or the queue pair destroyed.
+    ///   has when its completion is polled, or the queue pair destroyed. If this is an error, that is after
+    ///   [`end_half_posted`](Self::end_half_posted).
     #[inline(always)]
     pub(crate) unsafe fn post_at(
         &mut self,
