@@ -137,7 +137,7 @@ impl Terms {
 pub(super) type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// Where peers that ask for a channel come from.
-pub(super) enum Source {
+pub(super) enum Entrance {
     Tcp(TcpListener, Box<dyn CqNotifier>),
     #[cfg(feature = "rdmacm")]
     Cm(cm::Requests<cm::rdmacm::Listener, cm::rdmacm::ConnectRequest>),
@@ -150,7 +150,7 @@ pub(super) enum Caller {
     Cm(Box<OnThread<cm::rdmacm::ConnectRequest>>),
 }
 
-impl Source {
+impl Entrance {
     pub(super) fn tcp(listener: TcpListener, events: &CqEvents) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
         let notifier = events.another_notifier(listener.try_clone()?.into())?;

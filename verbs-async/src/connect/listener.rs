@@ -14,7 +14,7 @@ use verbs_channel::engine::ConnectedMember;
 use verbs_channel::exchange::ExchangeError;
 use verbs_channel::{Connect, DownReason, PreparedChannel};
 
-use super::callers::{Bind, Boxed, Caller, HandshakeResult, MAX_HANDSHAKES, Source, Terms};
+use super::callers::{Bind, Boxed, Caller, Entrance, HandshakeResult, MAX_HANDSHAKES, Terms};
 use super::clients::Clients;
 #[cfg(feature = "rdmacm")]
 use super::cm;
@@ -91,7 +91,7 @@ enum Peers {
 
 /// Peers that come over TCP or by `rdma_cm`.
 struct Connections {
-    source: Source,
+    source: Entrance,
     handshakes: Vec<Handshake>,
     // Has come while there was no place.
     waiting: Option<Caller>,
@@ -122,23 +122,23 @@ impl Listener {
         let peers = match on.into_inner() {
             Bind::Address(address) => {
                 check(group, &options)?;
-                Peers::from(Source::tcp(bind(address).await?, events)?)
+                Peers::from(Entrance::tcp(bind(address).await?, events)?)
             }
             Bind::Tcp(listener) => {
                 check(group, &options)?;
-                Peers::from(Source::tcp(listener, events)?)
+                Peers::from(Entrance::tcp(listener, events)?)
             }
             #[cfg(feature = "rdmacm")]
             Bind::CmAddress(address) => {
                 options.check_cm()?;
                 let listener = cm::bind(address).await?;
-                Peers::from(Source::Cm(cm::Requests::of(listener, events)?))
+                Peers::from(Entrance::Cm(cm::Requests::of(listener, events)?))
             }
             #[cfg(feature = "rdmacm")]
             Bind::Cm(listener) => {
                 let listener = OnThread::new(listener);
                 options.check_cm()?;
-                Peers::from(Source::Cm(cm::Requests::of(listener, events)?))
+                Peers::from(Entrance::Cm(cm::Requests::of(listener, events)?))
             }
             Bind::Datagrams(datagrams) => {
                 options.check()?;
@@ -275,8 +275,8 @@ async fn bind(address: HostAddress) -> Result<TcpListener> {
     Ok(TcpListener::bind(&addresses[..])?)
 }
 
-impl From<Source> for Peers {
-    fn from(source: Source) -> Self {
+impl From<Entrance> for Peers {
+    fn from(source: Entrance) -> Self {
         Self::Connections(Box::new(Connections {
             source,
             handshakes: Vec::new(),

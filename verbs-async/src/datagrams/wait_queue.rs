@@ -1,4 +1,4 @@
-//! A line: tasks that sleep until there is something for one of them, first come, first woken.
+//! A queue of tasks that sleep until there is something for one of them, first come, first woken.
 //!
 //! A task that is polled may take what there is, whether or not it was woken for it, so a task that
 //! is woken and not polled delays no other. If it finds nothing, it waits again at its old place.
@@ -8,7 +8,7 @@ use std::task::Waker;
 
 use crate::task::line::Line;
 
-/// The tasks in a line.
+/// The tasks that wait.
 #[derive(Debug, Default)]
 pub(super) struct WaitQueue {
     sleeping: Line<Waker>,

@@ -22,9 +22,6 @@ use table::{Measured, Row};
 pub(crate) struct Args {
     #[command(flatten)]
     place: jobs::Place,
-    /// The same on soft-RoCE in a virtual machine afterwards
-    #[arg(long, conflicts_with = "guest")]
-    beside_guest: bool,
     #[command(flatten)]
     install: packages::Install,
 }
@@ -47,14 +44,9 @@ const MODES: [&[&str]; 2] = [&["--size", "64"], &["--size", "65536", "--bandwidt
 /// Runs the subcommand.
 pub(crate) fn main(args: Args) -> Result<ExitCode, Error> {
     let policy = args.install.policy();
-    let mut places = vec![args.place.options(policy)];
-    if args.beside_guest {
-        let mut guest = places[0].clone();
-        guest.way = Way::Guest;
-        places.push(guest);
-    }
+    let options = args.place.options(policy);
     let mut needs = packages::BUILD.to_vec();
-    needs.extend(places.iter().flat_map(soft_roce::needs));
+    needs.extend(soft_roce::needs(&options));
     packages::ensure(&needs, policy)?;
 
     println!("building `perf` of the examples (the first time takes a minute or two)");
@@ -67,10 +59,8 @@ pub(crate) fn main(args: Args) -> Result<ExitCode, Error> {
         "--message-format=json-render-diagnostics",
     ])?;
     let perf = workspace::example(&examples, "perf")?;
-    for options in &places {
-        let measured = measure(&perf.display().to_string(), options)?;
-        println!("\n{}", table::table(&ROWS, &measured, table::has_colour()));
-    }
+    let measured = measure(&perf.display().to_string(), &options)?;
+    println!("\n{}", table::table(&ROWS, &measured, table::has_colour()));
     println!("two processes, one reliable connection; every byte was verified at both ends");
     println!("next: examples/README.md has lessons to copy, README.md a quick start");
     Ok(ExitCode::SUCCESS)
