@@ -41,13 +41,19 @@ async fn counted_by(way: Way, count: fn() -> usize) -> usize {
     operations + (count() - before)
 }
 
-/// Makes room in the backlog for more operations than a round may have there: how many it has depends on how soon
+/// Makes room in the backlogs for more operations than a round may have there: how many it has depends on how soon
 /// the device completes the first ones.
 async fn longest_backlog(pool: &BufferPool, left: &AsyncChannel, right: &AsyncChannel) {
     let receives: [_; 150] = std::array::from_fn(|_| right.receive(block(pool, &[0; 8])));
     for receiving in receives {
         left.send(block(pool, &[1; 8])).await.0.unwrap();
         receiving.await.0.unwrap();
+    }
+    // Without a receive, the first of them wait in the device's queue, and the others behind it.
+    let sends: [_; 100] = std::array::from_fn(|_| left.send(block(pool, &[1; 8])));
+    for sending in sends {
+        right.receive(block(pool, &[0; 8])).await.0.unwrap();
+        sending.await.0.unwrap();
     }
 }
 
