@@ -1,11 +1,11 @@
-//! Packets of the card, read by another program: tshark (of Wireshark), where it is installed.
+//! Packets of the card, read by other programs: tshark (of Wireshark) and Scapy, where they are installed.
 
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use crate::link::{ALL, Buffer, Host, World, pattern};
-use soft_nic::packet::Body;
+use soft_nic::packet::{Body, icrc};
 use soft_nic::{
     AddressVector, Data, DatagramAddress, Psn, Route, SendOpcode, SendRequest, Transport,
     WindowKind,
@@ -113,6 +113,11 @@ fn datagrams(host: &mut Host, peer: std::net::Ipv6Addr) {
     }
 }
 
+/// A Python, such as one of an environment that has Scapy.
+fn python() -> String {
+    std::env::var("PYTHON").unwrap_or_else(|_| "python3".into())
+}
+
 /// The packet from its IPv4 header on, as a wire has it.
 fn datagram(route: &Route, packet: &[u8]) -> Vec<u8> {
     let mut bytes = route.headers(packet.len() as u16);
@@ -184,5 +189,59 @@ fn tshark_finds_no_malformed_packet() {
         let (opcode, malformed) = line.split_once('\t').unwrap_or((line, ""));
         assert_eq!(opcode.parse(), Ok(packet[0]), "{line}");
         assert_eq!(malformed, "", "{packet:02x?}");
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "Miri starts no other program")]
+fn scapy_computes_the_same_crc() {
+    const PROGRAM: &str = "
+import sys
+from scapy.all import IP, raw
+from scapy.contrib import roce
+for line in sys.stdin:
+    data = bytes.fromhex(line)
+    packet = IP(data)
+    bth = packet[roce.BTH]
+    bth.icrc = None
+    print(raw(packet)[-4:].hex())
+";
+    let mut import = Command::new(python());
+    let what = "Scapy (Debian's package python3-scapy)";
+    if !has(
+        "scapy_computes_the_same_crc",
+        what,
+        import.args(["-c", "import scapy.contrib.roce"]),
+    ) {
+        return;
+    }
+    let packets = every_opcode();
+    let mut python = Command::new(python());
+    python
+        .args(["-c", PROGRAM])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped());
+    let mut child = python.spawn().expect("Python runs");
+    let lines: Vec<String> = packets
+        .iter()
+        .map(|(route, packet)| {
+            datagram(route, packet)
+                .iter()
+                .map(|byte| format!("{byte:02x}"))
+                .collect()
+        })
+        .collect();
+    let mut stdin = child.stdin.take().unwrap();
+    let writer = std::thread::spawn(move || {
+        std::io::Write::write_all(&mut stdin, (lines.join("\n") + "\n").as_bytes())
+    });
+    let output = child.wait_with_output().unwrap();
+    writer.join().unwrap().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(text.lines().count(), packets.len());
+    for (line, (route, packet)) in text.lines().zip(&packets) {
+        let crc = icrc(route, &packet[..packet.len() - 4]).to_le_bytes();
+        let expected: String = crc.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(line, expected, "{packet:02x?}");
     }
 }

@@ -7,3 +7,5 @@ mod caught;
 mod connecting;
 mod ends;
 mod faults;
+mod repeatable;
+mod two_hosts;

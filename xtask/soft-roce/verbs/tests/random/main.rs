@@ -6,7 +6,9 @@
 #![cfg(test)]
 
 mod alone;
+mod channels;
 mod datagrams;
+mod exchange;
 mod group;
 mod messages;
 mod runner;
@@ -33,8 +35,19 @@ fn datagrams_arrive_whole_or_not_at_all() {
 }
 
 #[test]
+fn an_exchange_over_datagrams_connects_both_or_fails_in_time() {
+    programs("exchange", 200, exchange::run);
+}
+
+#[test]
 fn messages_of_a_group_come_out_once_in_the_order_of_their_channel() {
-    programs("group", 100, group::run);
+    programs("group", 200, group::run);
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "Miri has no sets of sets of descriptors")]
+fn async_operations_end_once_whatever_is_dropped_and_wake_their_tasks() {
+    programs("async_operations", 200, channels::run);
 }
 
 #[test]

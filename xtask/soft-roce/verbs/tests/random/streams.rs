@@ -11,7 +11,7 @@ use verbs_async::{AsyncChannel, ByteStream, OwnedReadHalf, OwnedWriteHalf};
 use verbs_channel::verbs_core::QueuePairEndpoint;
 
 use crate::alone::alone;
-use crate::tasks::{LONG, Task, connected, groups};
+use crate::tasks::{LONG, Task, connected, sides};
 use crate::world::World;
 
 /// One of the two streams, and what its tasks have seen.
@@ -79,9 +79,9 @@ struct Pair {
 
 pub(crate) fn run(world: &mut World) {
     alone(|| {
-        let Some(groups) = groups(world) else { return };
+        let Some(sides) = sides(world) else { return };
         for _ in 0..=world.random.below(2) {
-            let Some(channels) = connected(world, &groups) else {
+            let Some(channels) = connected(world, &sides) else {
                 continue;
             };
             let [left, right] = channels.map(|channel| end(world, channel));

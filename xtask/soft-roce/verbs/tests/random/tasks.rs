@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
@@ -9,6 +10,7 @@ use std::time::Duration;
 
 use soft_verbs::{Fabric, FabricNotifier};
 use verbs_async::{AsyncChannel, AsyncGroup, CqEvents, CqNotifier};
+use verbs_channel::BufferPool;
 use verbs_channel::verbs_core::ProtectionDomain;
 use verbs_channel::verbs_core::completion::CompletionChannel;
 
@@ -18,7 +20,9 @@ use crate::world::World;
 /// Longer than anything takes.
 pub(crate) const LONG: Duration = Duration::from_secs(100);
 
-const CHANNELS: u32 = 2;
+pub(crate) const BLOCK: usize = 48;
+pub(crate) const BLOCKS: usize = 60;
+pub(crate) const CHANNELS: u32 = 2;
 
 /// A notifier of the fabric's.
 struct Notifier(FabricNotifier, Fabric);
@@ -79,38 +83,54 @@ impl Task {
         }
         polled
     }
+
+    /// Polls a future if it was woken.
+    pub(crate) fn poll_if_due<F: Future + Unpin>(&self, future: &mut F) -> Poll<F::Output> {
+        match self.is_due() {
+            true => self.poll(|cx| Pin::new(future).poll(cx)),
+            false => Poll::Pending,
+        }
+    }
 }
 
-/// A group on each of the two hosts; none if a verb fails.
-pub(crate) fn groups(world: &mut World) -> Option<[AsyncGroup; 2]> {
-    let [a, b] = domains(world)?.map(|pd| group(world, &pd));
+/// A host's side of all channels.
+pub(crate) struct Side {
+    pub(crate) pd: ProtectionDomain,
+    pub(crate) pool: BufferPool,
+    pub(crate) group: AsyncGroup,
+}
+
+/// The two hosts; none if a verb fails.
+pub(crate) fn sides(world: &mut World) -> Option<[Side; 2]> {
+    let [a, b] = domains(world)?.map(|pd| side(world, pd));
     assert!(!world.is_gentle || a.is_some() && b.is_some());
     Some([a?, b?])
 }
 
-fn group(world: &mut World, pd: &ProtectionDomain) -> Option<AsyncGroup> {
-    let events = world.events(pd)?;
-    let mut config = world.builder(pd);
+fn side(world: &mut World, pd: ProtectionDomain) -> Option<Side> {
+    let events = world.events(&pd)?;
+    let mut config = world.builder(&pd);
     config.drain_timeout = Duration::from_millis(50);
     // Room for eight of each queue of each channel, or less, which the channels share.
     config.in_flight = world.random.one_in(2).then_some(12);
     let group = AsyncGroup::new(config, CHANNELS, &events).ok()?;
     group.set_backlog(6);
-    Some(group)
+    let pool = BufferPool::new(&pd, BLOCK, BLOCKS).ok()?;
+    Some(Side { pd, pool, group })
 }
 
 /// Two connected channels, one on each host; none if a verb fails.
-pub(crate) fn connected(world: &World, groups: &[AsyncGroup; 2]) -> Option<[AsyncChannel; 2]> {
+pub(crate) fn connected(world: &World, sides: &[Side; 2]) -> Option<[AsyncChannel; 2]> {
     let connect = || -> verbs_async::Result<[AsyncChannel; 2]> {
-        let [left, right] = groups.each_ref().map(AsyncGroup::prepare);
+        let [left, right] = sides.each_ref().map(|side| side.group.prepare());
         let (left, right) = (left?, right?);
         let (to_left, to_right) = (left.endpoint(), right.endpoint());
         let (left, right) = (left.handshake(&to_right)?, right.handshake(&to_left)?);
-        let join = |group: &AsyncGroup, member| {
-            let joined = group.join(member);
+        let join = |side: &Side, member| {
+            let joined = side.group.join(member);
             joined.map_err(|rejected| rejected.into_parts().0)
         };
-        Ok([join(&groups[0], left)?, join(&groups[1], right)?])
+        Ok([join(&sides[0], left)?, join(&sides[1], right)?])
     };
     let channels = connect();
     assert!(channels.is_ok() || !world.is_gentle, "{channels:?}");
