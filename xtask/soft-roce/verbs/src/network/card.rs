@@ -43,7 +43,6 @@ pub(crate) struct Locked<'a> {
     pub(crate) nic: &'a mut Nic,
     pub(crate) events: &'a mut Events,
     pub(crate) manager: &'a mut Manager,
-    pub(crate) now: Duration,
     faults: &'a mut Faults,
     hash: Option<&'a mut Hash>,
     side: usize,
@@ -60,7 +59,6 @@ impl Card {
             nic: &mut side.nic,
             events: &mut side.events,
             manager: &mut locked.manager,
-            now: self.network.clock.now(),
             faults: &mut side.faults,
             hash: locked.hash.as_mut(),
             side: self.side,
@@ -91,7 +89,7 @@ impl Card {
 
     /// The same for the network's connection manager.
     pub(crate) fn manage<T>(&self, call: impl FnOnce(&mut Manager, Duration) -> T) -> T {
-        self.call(|locked| call(locked.manager, locked.now))
+        self.call(|locked| call(locked.manager, self.now()))
     }
 
     /// The card's time, which completions are stamped with.

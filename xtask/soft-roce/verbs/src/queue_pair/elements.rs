@@ -41,10 +41,11 @@ pub(super) unsafe fn elements<'a>(
 ///
 /// Each element names bytes that may be read.
 pub(super) unsafe fn inline(list: &[ibv_sge], most: u32) -> Result<Vec<u8>, Errno> {
-    if list.iter().map(|sge| u64::from(sge.length)).sum::<u64>() > most.into() {
+    let length = list.iter().map(|sge| u64::from(sge.length)).sum::<u64>();
+    if length > most.into() {
         return Err(libc::EINVAL);
     }
-    let mut bytes = Vec::new();
+    let mut bytes = Vec::with_capacity(usize::try_from(length).unwrap_or_default());
     for sge in list {
         let address = ptr::with_exposed_provenance(usize::try_from(sge.addr).unwrap_or(0));
         // SAFETY: the caller has these bytes, which C reads during the post.

@@ -172,7 +172,7 @@ impl Id {
         call: impl FnOnce(&mut Manager, Duration) -> Result<T, Errno>,
     ) -> Result<T, Errno> {
         let card = self.card();
-        card.verb(function, |locked| call(locked.manager, locked.now))
+        card.verb(function, |locked| call(locked.manager, card.now()))
     }
 
     /// Shows a program the addresses and the device that its endpoint has.
