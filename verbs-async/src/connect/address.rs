@@ -11,17 +11,19 @@ use super::deadline::Deadline;
 use crate::error::Result;
 use crate::threads;
 
-/// The addresses of a name, which is resolved on a helper thread by the deadline.
+/// The addresses of a name, which is resolved on a helper thread.
+pub(super) async fn look_up(address: HostAddress) -> Result<Vec<SocketAddr>> {
+    match address.known() {
+        Some(addresses) => Ok(addresses),
+        None => Ok(threads::look_up(move || address.resolve()).await??),
+    }
+}
+
+/// The same by the deadline.
 pub(super) async fn resolve(deadline: &Deadline, address: HostAddress) -> Result<Vec<SocketAddr>> {
-    if let Some(addresses) = address.known() {
-        return Ok(addresses);
-    }
     let late = address.lookup(io::ErrorKind::TimedOut.into());
-    let resolved = threads::look_up(move || address.resolve());
-    match deadline.within(deadline.left(), resolved).await? {
-        Some(resolved) => Ok(resolved??),
-        None => Err(late.into()),
-    }
+    let found = deadline.within(deadline.left(), look_up(address)).await?;
+    found.unwrap_or_else(|| Err(late.into()))
 }
 
 /// Tries the addresses of a peer in turn, and again while it does not listen yet. Each attempt has the time that it is

@@ -14,6 +14,7 @@ use verbs_channel::engine::ConnectedMember;
 use verbs_channel::exchange::ExchangeError;
 use verbs_channel::{Connect, DownReason, PreparedChannel};
 
+use super::address::look_up;
 use super::callers::{Bind, Boxed, Caller, Entrance, HandshakeResult, MAX_HANDSHAKES, Terms};
 use super::clients::Clients;
 #[cfg(feature = "rdmacm")]
@@ -24,7 +25,6 @@ use crate::channel::AsyncChannel;
 use crate::error::Result;
 use crate::group::AsyncGroup;
 use crate::task::sync::Mutex;
-use crate::threads;
 use crate::threads::on_thread::OnThread;
 
 /// Accepts peers over TCP, by `rdma_cm` or over datagrams, and connects a channel of a group to each.
@@ -268,11 +268,7 @@ impl Listener {
 
 /// Listens at the first of these addresses that is free.
 async fn bind(address: HostAddress) -> Result<TcpListener> {
-    let addresses = match address.known() {
-        Some(addresses) => addresses,
-        None => threads::look_up(move || address.resolve()).await??,
-    };
-    Ok(TcpListener::bind(&addresses[..])?)
+    Ok(TcpListener::bind(&look_up(address).await?[..])?)
 }
 
 impl From<Entrance> for Peers {

@@ -14,8 +14,8 @@ use verbs_async::{
     cached_slice,
 };
 
-/// Fails to compile if a type cannot be moved to another thread, or shared with it.
-const fn is_send_and_sync<T: Send + Sync>() {}
+/// Fails to compile if a type cannot be moved to another thread, or shared with it, or is pinned.
+const fn is_send_and_sync<T: Send + Sync + Unpin + 'static>() {}
 
 macro_rules! are_send_and_sync {
     ($($type:ty,)*) => {
