@@ -246,17 +246,16 @@
 //!
 //! | file | step |
 //! |---|---|
-//! | `channel/operations.rs` | the call |
+//! | `channel/operations.rs` | the call, which keeps the borrow until the operation has ended |
 //! | `request/work.rs`, `request/op.rs`, `request/list.rs` | the request as plain values |
-//! | `waiting/blocking.rs` | keeps the borrow until the operation has ended |
 //! | `engine/submit/mod.rs` | the post, in three steps: |
 //! | `engine/member/limits.rs` | is it within the limits of the queue pair and the port? |
 //! | `engine/member/credits.rs`, `engine/flight/room.rs` | credits, and a slot |
 //! | `verbs_core::QueuePair::post` | the driver |
 //! | `engine/complete.rs` | the completion queue: routes completions to their slots, returns credits |
-//! | `waiting/wait.rs`, `waiting/pause.rs` | until then: polls, spins, yields or sleeps |
+//! | `waiting/mod.rs`, `waiting/wait.rs`, `waiting/pause.rs` | until then: polls, spins, yields or sleeps |
 //! | `engine/take.rs` | takes the outcome, unless the first poll has returned it |
-//! | `waiting/abort.rs`, `engine/teardown.rs` | after the deadline: the ladder |
+//! | `waiting/wait.rs`, `engine/teardown.rs` | after the deadline: the ladder |
 //!
 //! An owned buffer goes the same way through `channel/owned.rs` and `engine/submit/owned.rs`, where `verbs-async`
 //! begins.

@@ -1,8 +1,21 @@
 //! Ending a channel: at once, or in order.
+//!
+//! ```text
+//! wait for what was sent ──────── in timeout ────────► goes on
+//!   │ the timeout passes, or the channel goes down
+//!   ▼
+//! the ladder of an abort, for what is in flight: bounded by the drain timeout
+//!   ▼
+//! destroy the queue pair ──────── destroyed ─────────► closed; or down, with the first reason
+//!   │ the driver fails to
+//!   ▼
+//! owned buffers are leaked, which is logged ─────────► stuck
+//! ```
 
 use super::{Channel, Hold};
-use crate::error::{CloseError, DownReason};
-use crate::waiting::{AbortHandle, Ladder as _};
+use crate::engine::{Engine, Member};
+use crate::error::{CloseError, DownReason, Queue};
+use crate::waiting::{AbortHandle, Steps as _};
 
 impl<H: Hold> Channel<H> {
     /// Aborts all operations in flight; the channel is down after that.
@@ -77,6 +90,43 @@ impl<H: Hold> Channel<H> {
     #[doc(alias = "ibv_destroy_qp")]
     pub fn close(mut self) -> Result<(), CloseError> {
         let (poller, at) = self.parts();
-        poller.close(at)
+        if poller.engine.is_in_child() {
+            poller.engine.destroy_now(at, DownReason::Closed);
+            return Err(CloseError::OtherProcess);
+        }
+        if poller.engine.member(at).is_none() {
+            // It was removed, and all its outcomes were taken.
+            return match poller.engine.has_stuck() {
+                true => Err(CloseError::Stuck),
+                false => Ok(()),
+            };
+        }
+        let down = |engine: &Engine| engine.member(at).and_then(Member::down);
+        let expected = [Some(DownReason::PeerClosed), Some(DownReason::Closed)];
+        let is_expected = expected.contains(&down(&poller.engine));
+        let timeout = poller.config.timeout;
+        let has_sent = poller.wait_until(timeout, |engine| {
+            down(engine).is_some()
+                || engine
+                    .member(at)
+                    .is_none_or(|member| member.credits.in_flight(Queue::Send) == 0)
+        });
+        let down = down(&poller.engine).or_else(|| {
+            let queue = Queue::Send;
+            let after = timeout.unwrap_or_default();
+            (!has_sent).then_some(DownReason::TimedOut { queue, after })
+        });
+        let reason = down.unwrap_or(DownReason::Closed);
+        if !poller.engine.is_idle_at(at) {
+            poller.abort(at, reason);
+        }
+        poller.engine.destroy_now(at, reason);
+        poller.finish_destroying();
+        poller.engine.remove_at(at);
+        let destroyed = poller.engine.member(at).and_then(Member::destroyed);
+        // It has not been destroyed if a layer above has taken it out.
+        destroyed.unwrap_or(Err(CloseError::Stuck))?;
+        down.filter(|_| !is_expected)
+            .map_or(Ok(()), |reason| Err(CloseError::Down(reason)))
     }
 }

@@ -1,13 +1,15 @@
 //! Leases of a channel: granted to its peer, and revoked.
 
+use std::sync::Arc;
+
 use verbs_core::AccessFlags;
 use verbs_core::error::Rejected;
 
 use super::{Channel, Hold, PollingScope};
 use crate::buffer::SharedSlice;
-use crate::error::{Error, Result, TransportError};
-use crate::lease::Lease;
-use crate::waiting::Lend;
+use crate::error::{DownReason, Error, Queue, RejectReason, Result, TransportError};
+use crate::lease::{Lease, LeaseKind, LeaseRequest};
+use crate::waiting::Steps;
 
 impl<H: Hold> Channel<H> {
     /// Lends a part of shared memory to the peer, until the [`Lease`] ends.
@@ -62,7 +64,7 @@ impl<H: Hold> Channel<H> {
         access: AccessFlags,
     ) -> Result<Lease, Rejected<SharedSlice, Error>> {
         let (poller, at) = self.parts();
-        poller.lease(at, slice, access, false)
+        lease(poller, at, slice, access, false)
     }
 
     /// Ends a lease, and returns its memory: no access with its key succeeds any more.
@@ -85,7 +87,7 @@ impl<H: Hold> Channel<H> {
     #[doc(alias = "IBV_WR_LOCAL_INV")]
     pub fn revoke(&mut self, lease: Lease) -> Result<SharedSlice, TransportError> {
         let (poller, at) = self.parts();
-        poller.revoke(at, lease)
+        revoke(poller, at, lease)
     }
 }
 
@@ -106,7 +108,7 @@ impl PollingScope<'_, '_> {
     ) -> Result<Lease, Rejected<SharedSlice, Error>> {
         self.has_leases.set(true);
         let mut this = self;
-        Lend::lease(&mut this, self.at, slice, access, true)
+        lease(&mut this, self.at, slice, access, true)
     }
 
     /// Ends a lease, and returns its memory: as [`Channel::revoke`].
@@ -117,6 +119,86 @@ impl PollingScope<'_, '_> {
     #[doc(alias = "IBV_WR_LOCAL_INV")]
     pub fn revoke(&self, lease: Lease) -> Result<SharedSlice, TransportError> {
         let mut this = self;
-        Lend::revoke(&mut this, self.at, lease)
+        revoke(&mut this, self.at, lease)
+    }
+}
+
+/// Grants a lease.
+fn lease(
+    steps: &mut impl Steps,
+    at: u32,
+    slice: SharedSlice,
+    access: AccessFlags,
+    is_scoped: bool,
+) -> Result<Lease, Rejected<SharedSlice, Error>> {
+    let (lender, channel) = steps.step(|poller| {
+        let engine = &poller.engine;
+        let channel = match engine.member(at) {
+            Some(member) => member.down().map_or(Ok(member.id), Err),
+            None => Err(DownReason::Closed),
+        };
+        (Arc::clone(engine.lender()), channel)
+    });
+    let channel = match channel {
+        Ok(channel) => channel,
+        Err(reason) => {
+            let error = TransportError::Rejected(RejectReason::Down(reason));
+            return Err(Rejected::new(error.into(), slice));
+        }
+    };
+    let memory = slice.memory();
+    let lease = lender.lease_in(channel, slice, access, is_scoped)?;
+    if lease.kind() == LeaseKind::Registration {
+        return Ok(lease);
+    }
+    match run_lease(steps, at, &lease.request(true)) {
+        Ok(()) => {
+            lease.completed();
+            Ok(lease)
+        }
+        Err(reason) => Err(lease.refused(&memory, reason)),
+    }
+}
+
+/// Takes a lease back.
+fn revoke(steps: &mut impl Steps, at: u32, lease: Lease) -> Result<SharedSlice, TransportError> {
+    if lease.kind() == LeaseKind::Window {
+        let revoked = run_lease(steps, at, &lease.request(false));
+        // If it has failed, it ends otherwise.
+        if revoked.is_ok() {
+            lease.completed();
+        }
+    }
+    let lease = match lease.end() {
+        Ok(slice) => return Ok(slice),
+        Err(lease) => lease,
+    };
+    // The last step of the ladder: the peer has access by a window through this queue pair only.
+    steps.step(|poller| poller.engine.end_failed_leases());
+    steps.finish_destroying();
+    lease.end().map_err(|_kept| TransportError::Stuck)
+}
+
+/// Posts a request of a lease, and waits for it, up to the channel's timeout. After that it aborts the channel.
+fn run_lease(
+    steps: &mut impl Steps,
+    at: u32,
+    request: &LeaseRequest,
+) -> Result<(), TransportError> {
+    let ticket = match steps.step(|poller| poller.engine.post_lease(at, request)) {
+        Ok(ticket) => ticket,
+        Err(reason) => return Err(steps.rejected(reason).into()),
+    };
+    let timeout = steps.step(|poller| poller.config.timeout);
+    if !steps.wait_for(ticket.id, timeout) {
+        let reason = DownReason::TimedOut {
+            queue: Queue::Send,
+            after: timeout.unwrap_or_default(),
+        };
+        steps.abort(at, reason);
+    }
+    match steps.step(|poller| poller.engine.release(ticket.id)) {
+        Some(outcome) => outcome.result.map(drop),
+        None => Err(TransportError::CLOSED),
     }
 }

@@ -1,5 +1,8 @@
 //! The operations of a channel, whether or not it belongs to a group.
-#![expect(unsafe_code, reason = "passes the contract of a post on to the caller")]
+#![expect(
+    unsafe_code,
+    reason = "keeps borrows until the device is done with them; or passes the contract of a post on to the caller"
+)]
 
 use std::ops::RangeBounds;
 
@@ -11,9 +14,10 @@ use verbs_core::{RemoteMemoryRegion, WorkSuccess};
 
 use crate::channel::scope::{self, PollingScope};
 use crate::channel::{Channel, Hold};
-use crate::engine::Ticket;
+use crate::engine::{BufferOwner, Ticket};
 use crate::error::{RejectReason, ScopeError, TransportError};
 use crate::request::{GatherList, Incoming, Outgoing, Request, ScatterList};
+use crate::waiting::AbortOnUnwind;
 
 impl<H: Hold> Channel<H> {
     /// Sends a message, and waits until the peer's device has received it.
@@ -136,8 +140,16 @@ impl<H: Hold> Channel<H> {
     pub fn run(&mut self, request: impl Request) -> Result<WorkSuccess, TransportError> {
         let (poller, at) = self.parts();
         let timeout = request.timeout();
-        let (list, op) = request.into_parts();
-        poller.run(at, list, op, timeout)
+        let (mut list, op) = request.into_parts();
+        let guard = AbortOnUnwind;
+        // SAFETY: `list` and the memory that it borrows live until this returns. `finish` returns only when the device is
+        // done with that memory, also if the post was rejected and the device may have a part of the request. If this
+        // panics, the process is aborted.
+        let posted = unsafe {
+            let owner = BufferOwner::Borrowed;
+            poller.engine.post_list(at, owner, &mut list, op)
+        };
+        poller.finish(guard, at, posted, timeout)
     }
 
     /// Posts a batch with one doorbell and one completion, and waits until it has completed.
@@ -157,7 +169,12 @@ impl<H: Hold> Channel<H> {
         for request in &requests {
             timeout = timeout.into_iter().chain(request.timeout()).min();
         }
-        poller.run_batch(at, &mut requests, timeout)
+        let guard = AbortOnUnwind;
+        // SAFETY: `requests` and the memory that they borrow live until this returns. `finish` returns only when the
+        // device is done with that memory, also if the post was rejected and the device may have a part of the batch. If
+        // this panics, the process is aborted.
+        let posted = unsafe { poller.engine.post_batch_at(at, &mut requests) };
+        poller.finish(guard, at, posted, timeout).map(drop)
     }
 
     /// Opens a scope, in which requests borrow their buffers until the scope ends.

@@ -10,7 +10,7 @@ use super::scope::PollingScope;
 use crate::engine::Id;
 use crate::error::TransportError;
 use crate::request::List;
-use crate::waiting::{EndScope as _, Steps as _};
+use crate::waiting::Steps as _;
 
 /// An operation of a scope: a handle to take its outcome, and its elements if they were lent.
 ///
@@ -158,7 +158,7 @@ impl Handle<'_, '_> {
     fn wait(&mut self) -> Result<WorkSuccess, TransportError> {
         let mut scope = self.scope;
         if scope.with(|poller| poller.engine.is_pending(self.id)) {
-            scope.wait_or_abort(scope.at, self.id);
+            scope.wait_or_abort(scope.at, self.id, None);
         }
         scope.run_afterwards();
         self.take().unwrap_or(Err(TransportError::Taken))

@@ -14,9 +14,9 @@ use verbs_core::error::Rejected;
 
 use super::pending::ScopedPendingWork;
 use crate::engine::{BufferOwner, Engine, Id};
-use crate::error::{RejectReason, ScopeError};
+use crate::error::{DownReason, Queue, RejectReason, ScopeError, TransportError};
 use crate::request::{GatherList, Incoming, List, Op, Outgoing, Request, ScatterList};
-use crate::waiting::{AbortOnUnwind, EndScope as _, Leftover, Poller, ScopeEnd, Steps};
+use crate::waiting::{AbortOnUnwind, Deadline, Poller, Steps};
 
 /// Posts requests on borrowed buffers: see [`Channel::scope`](crate::Channel::scope).
 ///
@@ -32,6 +32,32 @@ pub struct PollingScope<'scope, 'env: 'scope> {
     // As in `std::thread::Scope`: neither lifetime may be shortened or lengthened.
     scope: PhantomData<&'scope mut &'scope ()>,
     env: PhantomData<&'env mut &'env ()>,
+}
+
+/// How a scope ends.
+#[derive(Clone, Copy, Debug)]
+enum ScopeEnd {
+    /// Its closure returned `Ok`: it waits for its operations, up to the channel's timeout.
+    Finished {
+        /// Nothing was in flight when it began.
+        began_idle: bool,
+        /// How its receives in flight end.
+        receives: Leftover,
+    },
+    /// Its closure has to take all outcomes, and returned `Ok`: its operations in flight are aborted.
+    Manual,
+    /// Its closure failed: it waits for its operations of the send queue, up to the drain timeout, and aborts those in
+    /// flight then.
+    Failed,
+}
+
+/// How receives end that are in flight when the closure of a scope returns `Ok`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Leftover {
+    /// The scope waits for them.
+    Awaited,
+    /// The connection is closed, which aborts them.
+    Closed,
 }
 
 /// Runs a scope, which waits for its operations when its closure has returned, or `is_manual`: its closure has to take
@@ -57,11 +83,12 @@ pub(crate) fn scope<'env, T, E>(
     let guard = AbortOnUnwind;
     // The closure's value is dropped after that, if at all, so a panic of its drop ends no borrow.
     let finished = match &ended {
-        Ok(Ok(_)) if is_manual => (&scope).end_scope(at, ScopeEnd::Manual),
-        Ok(Ok(_)) if scope.with(|poller| poller.has_finished(at)) => Ok(()),
+        Ok(Ok(_)) if is_manual => end_scope(&mut &scope, at, ScopeEnd::Manual),
+        Ok(Ok(_)) if scope.with(|poller| has_finished(poller, at)) => Ok(()),
         Ok(Ok(_)) => {
             let receives = scope.receives.get();
-            (&scope).end_scope(
+            end_scope(
+                &mut &scope,
                 at,
                 ScopeEnd::Finished {
                     began_idle,
@@ -70,7 +97,7 @@ pub(crate) fn scope<'env, T, E>(
             )
         }
         // The closure's own failure is returned; this one is the channel's down reason.
-        Ok(Err(_)) | Err(_) => (&scope).end_scope(at, ScopeEnd::Failed),
+        Ok(Err(_)) | Err(_) => end_scope(&mut &scope, at, ScopeEnd::Failed),
     };
     if scope.has_leases.get() {
         scope.with(|poller| poller.engine.end_leases(at, true));
@@ -81,6 +108,114 @@ pub(crate) fn scope<'env, T, E>(
         Ok(Err(error)) => Err(ScopeError::ClosureError(error)),
         Err(panic) => resume_unwind(panic),
     }
+}
+
+/// Ends a scope whose closure returned `Ok`, if all of its operations have succeeded.
+#[inline(always)]
+fn has_finished(poller: &mut Poller, at: u32) -> bool {
+    if !poller.engine.is_idle_and_up(at) {
+        if poller.engine.is_in_child() {
+            return false;
+        }
+        let found = poller.engine.drive_discarding();
+        poller.count(found);
+    }
+    poller.engine.is_done_and_up(at)
+}
+
+/// Ends a scope: the device is done with its buffers when this returns. The first failure whose outcome was not
+/// taken fails the scope.
+#[inline(never)]
+fn end_scope(steps: &mut impl Steps, at: u32, end: ScopeEnd) -> Result<(), TransportError> {
+    let receives = match end {
+        ScopeEnd::Finished { receives, .. } => receives,
+        ScopeEnd::Manual | ScopeEnd::Failed => Leftover::Awaited,
+    };
+    let reason = match end {
+        // The operations in flight are the parent's, and the device does not access this process's memory.
+        _ if steps.step(|poller| poller.engine.is_in_child()) => DownReason::Closed,
+        ScopeEnd::Finished { began_idle, .. } => {
+            let timeout = steps.step(|poller| poller.config.timeout);
+            let deadline = Deadline::after(timeout);
+            if began_idle && receives == Leftover::Awaited {
+                // Everything in flight is the scope's.
+                let has_ended = |engine: &Engine| {
+                    let member = engine.member(at);
+                    engine.is_idle_at(at) || member.is_none_or(|member| member.down().is_some())
+                };
+                steps.wait_before(deadline, has_ended);
+                if steps.step(|poller| poller.engine.is_done_and_up(at)) {
+                    return Ok(());
+                }
+            }
+            if let Some(late) = wait_for_borrowed(steps, at, deadline, receives) {
+                steps.abort_late(at, late, timeout);
+            }
+            // The receives in flight, if any.
+            DownReason::Closed
+        }
+        ScopeEnd::Failed => {
+            let timeout = steps.step(|poller| poller.config.drain_timeout);
+            let deadline = Deadline::after(Some(timeout));
+            let _late = wait_for_borrowed(steps, at, deadline, Leftover::Closed);
+            DownReason::Abandoned
+        }
+        ScopeEnd::Manual => {
+            steps.step(|poller| poller.engine.drive());
+            DownReason::Abandoned
+        }
+    };
+    steps.abort_borrowed(at, reason);
+    steps.step(|poller| take_outcomes(&mut poller.engine, at, receives))
+}
+
+/// Waits for the operations of a scope, and for its receives if they are awaited. Returns one that is late.
+fn wait_for_borrowed(
+    steps: &mut impl Steps,
+    at: u32,
+    deadline: Deadline,
+    receives: Leftover,
+) -> Option<Id> {
+    let mut next = steps.step(|poller| poller.engine.flight().first(at));
+    while let Some(id) = next {
+        let queue = steps.step(|poller| poller.engine.flight().borrowed_in_flight(id));
+        let is_awaited = match queue {
+            Some(Queue::Receive) => receives == Leftover::Awaited,
+            Some(Queue::Send) => true,
+            None => false,
+        };
+        if is_awaited && !steps.wait_before(deadline, |engine| !engine.is_pending(id)) {
+            return Some(id);
+        }
+        next = steps.step(|poller| poller.engine.flight().after(id));
+    }
+    None
+}
+
+/// Takes the untaken outcomes of operations that have all ended. Returns the first failure.
+fn take_outcomes(engine: &mut Engine, at: u32, receives: Leftover) -> Result<(), TransportError> {
+    let mut first: Option<(TransportError, u32)> = None;
+    let mut next = engine.flight().first(at);
+    while let Some(id) = next {
+        next = engine.flight().after(id);
+        let Some(queue) = engine.flight().borrowed(id) else {
+            continue;
+        };
+        // With `Leftover::Closed`, a receive that is aborted with the connection has not failed.
+        let is_left = |error| {
+            receives == Leftover::Closed
+                && queue == Queue::Receive
+                && matches!(error, TransportError::Aborted(_))
+        };
+        if let Some((error, when)) = engine.flight().failure(id)
+            && !is_left(error)
+            && first.is_none_or(|(_, earliest)| when < earliest)
+        {
+            first = Some((error, when));
+        }
+        let _taken = engine.release(id);
+    }
+    first.map_or(Ok(()), |(error, _)| Err(error))
 }
 
 impl<'scope, 'env> PollingScope<'scope, 'env> {
@@ -249,12 +384,12 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
         found
     }
 
-    /// Runs one of the closures of this file, of `pending.rs`, and of the steps of `waiting`, which lead back here
+    /// Runs one of the closures of this folder, and of the steps of `waiting`, which lead back here
     /// by no code of others: what runs that is left for [afterwards](Steps::run_afterwards).
     #[inline(always)]
     pub(super) fn with<R>(&self, then: impl FnOnce(&mut Poller) -> R) -> R {
         // SAFETY: `poller` is the only reference. A scope is not `Sync`. The closures given to this
-        // function are all in these files, and what they call has no reference to the scope:
+        // function are all there, and what they call has no reference to the scope:
         // `Request` and the lists are sealed; and the engine calls no logger, waker, destructor or
         // other code from outside of this crate and the ones below, which could find the scope in a
         // thread-local (`engine/afterwards.rs`).

@@ -4,6 +4,7 @@
 //! checks the peers now and then, and spins, yields or sleeps. Polls that find completions are
 //! [counted](Poller::count): however busy a channel is, the clock is read and its peers are checked.
 
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,29 +12,17 @@ use verbs_core::WorkSuccess;
 use verbs_core::completion::CompletionChannel;
 
 use crate::channel_id::ChannelId;
-use crate::engine::{Engine, Id};
-use crate::error::DownReason;
-pub(crate) use abort::Ladder;
+use crate::engine::{Engine, Id, Ticket, abort_with};
+use crate::error::{DownReason, RejectReason, TransportError};
 pub use aborts::AbortHandle;
 pub(crate) use aborts::Aborts;
-pub(crate) use deadline::Deadline;
-pub(crate) use guard::AbortOnUnwind;
-pub(crate) use lease::Lend;
 pub use pause::PollStrategy;
-pub(crate) use pause::{Pause, Paused, longest_sleep};
-pub(crate) use scope::{EndScope, Leftover, ScopeEnd};
+pub(crate) use pause::{Deadline, Pause, Paused, longest_sleep};
 pub(crate) use wait::Steps;
 
-mod abort;
 mod aborts;
-mod blocking;
-mod close;
-mod deadline;
-mod guard;
-mod lease;
 mod outcome;
 mod pause;
-mod scope;
 mod transfer;
 mod wait;
 
@@ -106,6 +95,40 @@ impl Poller {
         Some(*success)
     }
 
+    /// Waits for an operation on borrowed buffers that `guard` was made for, and aborts it after `timeout`, or after the
+    /// channel's own timeout. When this returns, the device is done with them, also if the post was rejected.
+    #[inline(always)]
+    pub(crate) fn finish(
+        &mut self,
+        guard: AbortOnUnwind,
+        at: u32,
+        posted: Result<Ticket, RejectReason>,
+        timeout: Option<Duration>,
+    ) -> Result<WorkSuccess, TransportError> {
+        let ended = match posted {
+            // Most operations complete within a poll or two.
+            Ok(posted) => match self.poll_borrowed(at, posted.id) {
+                Some(success) => Ok(success),
+                None => self.finish_slowly(at, posted.id, timeout),
+            },
+            Err(reason) => Err(self.rejected(reason).into()),
+        };
+        guard.defuse();
+        ended
+    }
+
+    #[inline(never)]
+    fn finish_slowly(
+        &mut self,
+        at: u32,
+        id: Id,
+        timeout: Option<Duration>,
+    ) -> Result<WorkSuccess, TransportError> {
+        self.wait_or_abort(at, id, timeout);
+        let outcome = self.engine.release(id);
+        outcome.map_or(Err(TransportError::CLOSED), |outcome| outcome.result)
+    }
+
     /// Counts the completions that a poll has found. After [`BUSY`] of them it reads the clock, checks the
     /// peers if it is time, and returns the time.
     #[inline(always)]
@@ -169,5 +192,66 @@ impl Poller {
             self.next_check = now.checked_add(CHECK);
             self.engine.check_watched(now);
         }
+    }
+}
+
+/// Exists while operations on borrowed buffers are being ended. No code there panics. If it did,
+/// unwinding would end the borrows while the device uses the buffers, so the process is aborted.
+pub(crate) struct AbortOnUnwind;
+
+impl AbortOnUnwind {
+    /// Call this when all of them have ended.
+    #[inline(always)]
+    pub(crate) const fn defuse(self) {
+        let _finished = ManuallyDrop::new(self);
+    }
+}
+
+impl Drop for AbortOnUnwind {
+    #[cold]
+    fn drop(&mut self) {
+        abort_with(format_args!(
+            "a panic while borrowed buffers were in flight: aborting the process"
+        ));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt as _;
+    use std::panic::catch_unwind;
+    use std::process::Command;
+    use std::{env, process};
+
+    use super::*;
+
+    const ROLE: &str = "VERBS_TEST_ROLE";
+
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri starts no other process")]
+    fn a_panic_before_borrowed_operations_have_ended_aborts_the_process() {
+        if env::var(ROLE).is_ok() {
+            let unwound = catch_unwind(|| {
+                let _ends = AbortOnUnwind;
+                panic!("on purpose");
+            });
+            // Not reached: the borrows would have ended here.
+            process::exit(if unwound.is_ok() { 2 } else { 3 });
+        }
+        AbortOnUnwind.defuse();
+        let (_crate, module) = module_path!().split_once("::").unwrap();
+        let name = "a_panic_before_borrowed_operations_have_ended_aborts_the_process";
+        let output = Command::new(env::current_exe().unwrap())
+            .args(["--exact", &format!("{module}::{name}")])
+            .args(["--nocapture", "--test-threads=1"])
+            .env(ROLE, "unwinds")
+            .env("RUST_BACKTRACE", "0")
+            .output()
+            .unwrap();
+        let words = String::from_utf8_lossy(&output.stderr);
+        let signal = output.status.signal();
+        assert_eq!(signal, Some(libc::SIGABRT), "{:?}: {words}", output.status);
+        let line = "verbs-channel: a panic while borrowed buffers were in flight: aborting";
+        assert!(words.contains(line), "{words}");
     }
 }

@@ -1,12 +1,10 @@
-//! Pauses between the polls of a wait: spin, yield or sleep.
+//! Deadlines of waits, and the pauses between their polls: spin, yield or sleep.
 
 use std::time::{Duration, Instant};
 
 use crossbeam_utils::Backoff;
 use verbs_core::CompletionQueue;
 use verbs_core::completion::CompletionChannel;
-
-use super::deadline::Deadline;
 
 /// How a wait passes the time between polls that find no completion. Default:
 /// [`SpinThenYield`](Self::SpinThenYield).
@@ -24,6 +22,26 @@ pub enum PollStrategy {
         /// Empty polls before the first sleep.
         after: u32,
     },
+}
+
+/// When a wait ends; `None` if never. Without a timeout it reads no clock.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Deadline(Option<Instant>);
+
+impl Deadline {
+    /// The deadline of a call that begins now. One beyond the range of the clock is never reached.
+    #[inline]
+    pub(crate) fn after(timeout: Option<Duration>) -> Self {
+        Self(timeout.and_then(|timeout| Instant::now().checked_add(timeout)))
+    }
+
+    pub(super) const fn at(self) -> Option<Instant> {
+        self.0
+    }
+
+    pub(crate) fn is_over(self, now: Instant) -> bool {
+        self.0.is_some_and(|at| now >= at)
+    }
 }
 
 /// How often a wait checks whether the device still answers, and the longest sleep.

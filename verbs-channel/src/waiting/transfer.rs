@@ -16,8 +16,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::deadline::Deadline;
-use super::{Aborts, Poller, Steps as _};
+use super::{Aborts, Deadline, Poller, Steps as _};
 use crate::engine::{Engine, Transfer, TransferError};
 use crate::error::DownReason;
 

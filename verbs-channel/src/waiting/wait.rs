@@ -1,4 +1,20 @@
-//! Waits: poll until a condition holds, read the clock, and probe the device.
+//! Waits: poll until a condition holds, read the clock, and probe the device; and the ladder of an abort.
+//!
+//! ```text
+//! wait for the completion ─── in time ─────────────► success, or a work error
+//!   │ the deadline passes, or a scope fails
+//!   ▼
+//! queue pair to ERR, drain ───── in drain_timeout ─► aborted, or a work error
+//!   │ not flushed, or the queue cannot be polled
+//!   ▼
+//! destroy the queue pair ─── destroyed ────────────► aborted
+//!   │ the driver fails to
+//!   ▼
+//! owned buffers are leaked, which is logged ───────► stuck
+//! borrowed buffers in flight: the process is aborted
+//! ```
+//!
+//! A borrow is released only at the end of the ladder.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -6,10 +22,9 @@ use std::time::{Duration, Instant};
 use verbs_core::Context;
 
 use super::Poller;
-use super::deadline::Deadline;
-use super::pause::{Pause, Paused, longest_sleep};
-use crate::engine::{Engine, Id};
-use crate::error::{DownReason, RejectReason};
+use super::pause::{Deadline, Pause, Paused, longest_sleep};
+use crate::engine::{Engine, Id, abort_with};
+use crate::error::{DownReason, Queue, RejectReason};
 
 /// A waiter: a poller, or a scope, which borrows its poller anew for each step.
 ///
@@ -102,6 +117,60 @@ pub(crate) trait Steps {
     #[inline]
     fn wait_for(&mut self, id: Id, timeout: Option<Duration>) -> bool {
         self.wait_until(timeout, |engine| !engine.is_pending(id))
+    }
+
+    /// Waits for an operation on borrowed buffers, up to `timeout` or the channel's own, and aborts it after that.
+    fn wait_or_abort(&mut self, at: u32, id: Id, timeout: Option<Duration>) {
+        let timeout = timeout.or_else(|| self.step(|poller| poller.config.timeout));
+        if !self.wait_for(id, timeout) {
+            self.abort_late(at, id, timeout);
+        }
+        // The poll before the wait may have ended it.
+        self.run_afterwards();
+    }
+
+    /// Takes the ladder from its second step, for all operations in flight on a member.
+    fn abort(&mut self, at: u32, reason: DownReason) {
+        let drain_timeout = self.step(|poller| {
+            let flushes = poller.engine.flush_at(at, reason);
+            flushes.then_some(poller.config.drain_timeout)
+        });
+        let is_flushed = drain_timeout.is_some()
+            && self.wait_until(drain_timeout, |engine| engine.is_idle_at(at));
+        if !is_flushed {
+            self.step(|poller| poller.engine.destroy_now(at, reason));
+        }
+        self.finish_destroying();
+    }
+
+    /// Aborts a member if it has borrowed buffers in flight. Operations that have completed by now
+    /// are no reason to.
+    fn abort_borrowed(&mut self, at: u32, reason: DownReason) {
+        let has_borrowed = self.step(|poller| {
+            if poller.engine.flight().has_borrowed_in_flight(at) {
+                poller.engine.dispatch_all();
+            }
+            poller.engine.flight().has_borrowed_in_flight(at)
+        });
+        if has_borrowed {
+            self.abort(at, reason);
+            if self.step(|poller| poller.engine.flight().has_borrowed_in_flight(at)) {
+                abort_with(format_args!(
+                    "borrowed buffers are in flight on a queue pair that is gone: aborting the process"
+                ));
+            }
+        }
+    }
+
+    /// The same after an operation on borrowed buffers did not complete within its timeout.
+    fn abort_late(&mut self, at: u32, id: Id, timeout: Option<Duration>) {
+        let queue = self.step(|poller| poller.engine.flight().borrowed_in_flight(id));
+        let reason = DownReason::TimedOut {
+            // It is in flight: nothing was polled since.
+            queue: queue.unwrap_or(Queue::Send),
+            after: timeout.unwrap_or_default(),
+        };
+        self.abort_borrowed(at, reason);
     }
 
     #[cold]
