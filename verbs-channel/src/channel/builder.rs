@@ -10,7 +10,7 @@ use verbs_core::{
     MinRnrTimer, PreparedQueuePair, ProtectionDomain, QueuePair,
 };
 
-use crate::engine::{EngineLimits, Lender, MemberLimits, Shares};
+use crate::engine::{EngineLimits, Lender, MemberParts, Shares};
 #[expect(unused_imports, reason = "named in documentation")]
 use crate::error::RejectReason;
 use crate::error::{Error, Result};
@@ -358,11 +358,12 @@ impl ChannelConfig {
             .config()
     }
 
-    /// The limits that its channels are created with.
-    pub(crate) const fn member_limits(&self) -> MemberLimits {
-        MemberLimits {
+    /// The parts of a channel of a group that has receives of its own.
+    pub(crate) const fn member_parts(&self) -> MemberParts {
+        MemberParts {
             capacities: [self.max_send_wr, self.max_recv_wr],
             peer_timeout: self.peer_timeout,
+            claim: None,
         }
     }
 

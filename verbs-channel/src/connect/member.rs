@@ -17,7 +17,7 @@ impl sealed::Connected for ConnectedMember {
     type Rest = MemberParts;
 
     fn max_recv_wr(parts: &MemberParts) -> u32 {
-        parts.limits.capacities[Queue::Receive as usize]
+        parts.capacities[Queue::Receive as usize]
     }
 
     fn no_receive(parts: &MemberParts) -> RejectReason {

@@ -132,7 +132,7 @@ impl sealed::Connected for Channel {
             config.engine_limits(1, config.max_recv_wr),
             config.lender()?,
         );
-        let id = engine.add(qp, config.member_limits().capacities);
+        let id = engine.add(qp, [config.max_send_wr, config.max_recv_wr]);
         engine.start_prepared(id, receives)?;
         let poller = Poller::new(engine, config.waits(), completion_channel);
         Ok(Self::new(poller, config))

@@ -34,9 +34,8 @@ pub(crate) enum Afterwards {
 #[derive(Debug)]
 pub(super) struct Queued {
     items: Vec<Afterwards>,
-    /// There are some, or the engine has queue pairs to be destroyed by the layer above.
-    pub(super) is_due: bool,
-    pub(super) keeps_sockets: bool,
+    /// The engine may be under a lock: the layer above destroys queue pairs and closes sockets without it.
+    pub(super) is_deferred: bool,
 }
 
 impl Afterwards {
@@ -66,8 +65,7 @@ impl Queued {
     pub(super) const fn new() -> Self {
         Self {
             items: Vec::new(),
-            is_due: false,
-            keeps_sockets: false,
+            is_deferred: false,
         }
     }
 
@@ -79,7 +77,6 @@ impl Queued {
 
     pub(super) fn push(&mut self, item: Afterwards) {
         self.items.push(item);
-        self.is_due = true;
     }
 
     /// Wakes those who wait for the end of memory that is leaked, if there is any.
@@ -92,7 +89,7 @@ impl Queued {
     /// Closes what shows the end of a peer: a socket at once, unless the engine may be under a lock.
     pub(super) fn close(&mut self, link: Option<Link>) {
         if let Some(link) = link
-            && (self.keeps_sockets || link.is_of_manager())
+            && (self.is_deferred || link.is_of_manager())
         {
             self.push(Afterwards::Link(link));
         }

@@ -99,12 +99,7 @@ impl Engine {
     /// It makes the calls that are left when it is dropped. So take them after each call that may end an operation.
     #[must_use = "to be called"]
     pub fn next_afterwards(&mut self) -> Option<(impl FnOnce() + Send + use<>, bool)> {
-        if !self.afterwards.is_due {
-            return None;
-        }
-        let next = self.afterwards.pop();
-        self.update_deferred();
-        let next = next?;
+        let next = self.afterwards.pop()?;
         let is_slow = next.is_slow();
         Some((move || next.run(), is_slow))
     }

@@ -25,26 +25,18 @@ use crate::request::OwnedRequest;
 pub struct ConnectedMember {
     // `None` once it has joined.
     qp: Option<QueuePair>,
-    limits: MemberLimits,
     receives: Vec<OwnedBuffer>,
     link: Option<Link>,
-    // After `qp`: dropped later.
-    claim: Option<Claim>,
-}
-
-/// The limits that a connected channel was created with.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct MemberLimits {
-    /// Requested depths of its send queue and its receive queue: its credits.
-    pub(crate) capacities: [u32; 2],
-    pub(crate) peer_timeout: Option<Duration>,
+    parts: MemberParts,
 }
 
 /// The parts of a connected channel other than its queue pair, after which they are dropped.
 #[derive(Debug)]
 #[expect(unnameable_types, reason = "is named in a sealed trait")]
 pub struct MemberParts {
-    pub(crate) limits: MemberLimits,
+    /// Requested depths of its send queue and its receive queue: its credits.
+    pub(crate) capacities: [u32; 2],
+    pub(crate) peer_timeout: Option<Duration>,
     /// `Some` for a queue pair on a shared receive queue.
     pub(crate) claim: Option<Claim>,
 }
@@ -53,10 +45,9 @@ impl ConnectedMember {
     pub(crate) fn new(qp: QueuePair, parts: MemberParts, receives: Vec<OwnedBuffer>) -> Self {
         Self {
             qp: Some(qp),
-            limits: parts.limits,
             receives,
             link: None,
-            claim: parts.claim,
+            parts,
         }
     }
 
@@ -68,7 +59,7 @@ impl ConnectedMember {
     /// [`Error::Exchange`] if keepalive cannot be set on it.
     #[doc(hidden)]
     pub fn watch_peer(&mut self, descriptor: impl Into<OwnedFd>) -> Result<()> {
-        let link = Link::new(descriptor.into(), self.limits.peer_timeout);
+        let link = Link::new(descriptor.into(), self.parts.peer_timeout);
         let link = link.map_err(ExchangeError::not_watched)?;
         match &mut self.link {
             Some(before) => drop(before.replace(link)),
@@ -84,7 +75,7 @@ impl ConnectedMember {
     #[doc(hidden)]
     #[cfg(feature = "rdmacm")]
     pub fn watch_connection(&mut self, connection: Connection) {
-        let is_watched = self.limits.peer_timeout.is_some();
+        let is_watched = self.parts.peer_timeout.is_some();
         self.link = Some(Link::of_manager(connection, is_watched));
     }
 
@@ -98,7 +89,7 @@ impl ConnectedMember {
 
 impl Drop for ConnectedMember {
     fn drop(&mut self) {
-        if let (Some(qp), Some(claim)) = (self.qp.take(), self.claim.take()) {
+        if let (Some(qp), Some(claim)) = (self.qp.take(), self.parts.claim.take()) {
             claim.end_connected(qp);
         }
     }
@@ -148,7 +139,7 @@ impl Engine {
             return Err(Rejected::new(Error::ForeignMember, member));
         };
         let qp_num = qp.qp_num();
-        let id = self.add(qp, member.limits.capacities);
+        let id = self.add(qp, member.parts.capacities);
         // First: a channel that may not join closes its connection.
         if let Some(member) = self.flight.members.get_mut(id.index()) {
             member.peer = peer;
@@ -163,7 +154,7 @@ impl Engine {
             };
             self.destroy_at(id.at(), reason);
         }
-        if self.closings.is_none() {
+        if !self.afterwards.is_deferred {
             // Last: a drop of the user's may panic.
             self.rejected_receives.clear();
         }

@@ -220,7 +220,7 @@ impl Engine {
             if let Some(shared) = self.shared.as_deref_mut() {
                 shared.suspect(qp_num);
             }
-            if self.closings.is_some() {
+            if self.afterwards.is_deferred {
                 self.defer_destroying(ChannelId::NONE.at(), qp);
             } else {
                 let (destroyed, left) = qp.destroy();
@@ -365,7 +365,12 @@ impl Engine {
     ///
     /// Those of [`poll_all`](Self::poll_all).
     #[cold]
-    pub(super) fn leave_shared(&mut self, at: u32, reason: DownReason) -> Result<(), PollError> {
+    pub(super) fn leave_shared(
+        &mut self,
+        at: u32,
+        reason: DownReason,
+        is_drained: bool,
+    ) -> Result<(), PollError> {
         let Some(member) = self.flight.member_mut(at) else {
             return Ok(());
         };
@@ -374,11 +379,7 @@ impl Engine {
             return Ok(());
         };
         let qp_num = qp.qp_num();
-        let polled = if self
-            .shared
-            .as_deref()
-            .is_some_and(|shared| shared.is_drained)
-        {
+        let polled = if is_drained {
             self.poll_all()
         } else {
             // It fails only if the device does.
@@ -409,13 +410,6 @@ impl Engine {
         }
         // All of them end: no outcome is lost by a poll that fails.
         let _polled = last.map(|qp_num| self.drain_shared(qp_num));
-    }
-
-    /// Whether all queue pairs have been [drained](Self::drain_all_shared).
-    pub(super) fn set_drained(&mut self, is_drained: bool) {
-        if let Some(shared) = self.shared.as_deref_mut() {
-            shared.is_drained = is_drained;
-        }
     }
 
     /// Polls until this queue pair, which is in `ERR`, has given back the receive that it may have taken: a message

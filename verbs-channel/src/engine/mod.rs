@@ -87,7 +87,7 @@ pub(crate) use closing::{Closed, Closing};
 use counters::Places;
 pub use counters::{Counters, Counts};
 pub use joining::ConnectedMember;
-pub(crate) use joining::{MemberLimits, MemberParts};
+pub(crate) use joining::MemberParts;
 pub(crate) use leak::Leak;
 pub(crate) use leak::abort_with;
 pub(crate) use member::{BufferOwner, Member, Reservation, Shares};
@@ -142,8 +142,8 @@ pub struct Engine {
     // looked at first.
     refused: Vec<(u32, Error)>,
     refused_since: Option<Instant>,
-    // Queue pairs to be destroyed by the layer above, if that is deferred.
-    closings: Option<Vec<Closing>>,
+    // Queue pairs to be destroyed by the layer above.
+    closings: Vec<Closing>,
     // When the driver first refused one of those that still exist.
     closings_refused: Weak<OnceLock<Instant>>,
     // Places of members that were removed, some of which may still have outcomes.
@@ -199,7 +199,7 @@ impl Engine {
             undrained: 0,
             refused: Vec::new(),
             refused_since: None,
-            closings: None,
+            closings: Vec::new(),
             closings_refused: Weak::new(),
             removed: VecDeque::new(),
             half_posted: None,

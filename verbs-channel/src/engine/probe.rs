@@ -67,7 +67,7 @@ impl Engine {
                 }
             };
             let at = u32::try_from(self.probed).unwrap_or(u32::MAX);
-            if let Err(error) = self.close(at, reason) {
+            if let Err(error) = self.close(at, reason, false) {
                 return self.destroy_all(DownReason::Poll(error));
             }
             closed = true;

@@ -53,7 +53,13 @@ impl Engine {
     /// Destroys a member's queue pair, and ends what is in flight on it, unless that is
     /// [deferred](Self::defer_closing).
     pub(crate) fn destroy_at(&mut self, at: u32, reason: DownReason) {
-        match self.close(at, reason).and_then(|()| self.poll_all()) {
+        let closed = self.close(at, reason, false);
+        self.finish_destroying(at, closed);
+    }
+
+    /// Ends what was in flight on a member that was closed.
+    fn finish_destroying(&mut self, at: u32, closed: Result<(), PollError>) {
+        match closed.and_then(|()| self.poll_all()) {
             Ok(()) => self.end_closed(at),
             Err(error) => self.destroy_all(DownReason::Poll(error)),
         }
@@ -64,24 +70,13 @@ impl Engine {
     ///
     /// Only a queue pair that was [handed out](Self::next_closing) before stays as it is.
     pub(crate) fn destroy_now(&mut self, at: u32, reason: DownReason) {
-        let mut deferred = self.closings.take();
-        if let Some(closings) = &mut deferred {
-            let is_its = |closing: &Closing| closing.channel().at() == at;
-            if let Some(queued) = closings.iter().position(is_its) {
-                let qp = closings.swap_remove(queued).qp;
-                self.destroy_queue_pair(at, qp);
-            }
+        let closed = self.close(at, reason, false);
+        let is_its = |closing: &Closing| closing.channel().at() == at;
+        if let Some(queued) = self.closings.iter().position(is_its) {
+            let qp = self.closings.swap_remove(queued).qp;
+            self.destroy_queue_pair(at, qp);
         }
-        let polled = self.close(at, reason).and_then(|()| self.poll_all());
-        if polled.is_ok() {
-            self.end_closed(at);
-        }
-        self.closings = deferred;
-        self.update_deferred();
-        if let Err(error) = polled {
-            self.destroy_all(DownReason::Poll(error));
-        }
-        self.replace_overtaken();
+        self.finish_destroying(at, closed);
     }
 
     /// Destroys the queue pairs of all channels: everything in flight has ended when this returns, unless
@@ -94,12 +89,10 @@ impl Engine {
             self.failure.get_or_insert(reason);
         }
         self.drain_all_shared(reason);
-        self.set_drained(true);
         // The outcomes that a failed poll has lost are those of channels that end here.
         for at in self.places() {
-            let _polled = self.close(at, reason);
+            let _polled = self.close(at, reason, true);
         }
-        self.set_drained(false);
         let _polled = self.poll_all();
         for at in self.places() {
             self.end_closed(at);
@@ -117,14 +110,20 @@ impl Engine {
 
     /// Destroys a queue pair: the device touches its buffers no more. Its operations are
     /// [ended](Self::end_closed) after that. If this is [deferred](Self::defer_closing), the queue pair
-    /// is queued for the layer above.
+    /// is queued for the layer above. Receives that are shared are waited for, unless they were
+    /// [drained](Self::drain_all_shared).
     ///
     /// # Errors
     ///
     /// Those of [`poll_all`](Self::poll_all), if receives are shared. The queue pair is destroyed all the same.
-    pub(crate) fn close(&mut self, at: u32, reason: DownReason) -> Result<(), PollError> {
+    pub(super) fn close(
+        &mut self,
+        at: u32,
+        reason: DownReason,
+        is_drained: bool,
+    ) -> Result<(), PollError> {
         let left = match self.shared {
-            Some(_) if !self.is_in_child() => self.leave_shared(at, reason),
+            Some(_) if !self.is_in_child() => self.leave_shared(at, reason, is_drained),
             _ => Ok(()),
         };
         // Before its queue pair: on soft-RoCE, destroying one waits for its windows.
@@ -133,10 +132,11 @@ impl Engine {
         let Some(qp) = member.and_then(|member| member.take_qp(reason)) else {
             return left;
         };
-        match self.closings {
-            // Borrowed buffers are given back when the caller returns, and a handle that is polled takes no queue pair.
-            Some(_) if !self.flight.has_borrowed_in_flight(at) => self.defer_destroying(at, qp),
-            _ => self.destroy_queue_pair(at, qp),
+        // Borrowed buffers are given back when the caller returns, and a handle that is polled takes no queue pair.
+        if self.afterwards.is_deferred && !self.flight.has_borrowed_in_flight(at) {
+            self.defer_destroying(at, qp);
+        } else {
+            self.destroy_queue_pair(at, qp);
         }
         left
     }
@@ -290,9 +290,8 @@ impl Engine {
     /// where a [`Channel`](crate::Channel) or a [`ChannelGroup`](crate::ChannelGroup) waits: in a
     /// transfer, an abort, a reset or a close, and in any other wait. Such a wait destroys queued
     /// queue pairs, but waits for none that was handed out.
-    pub fn defer_closing(&mut self) {
-        self.closings.get_or_insert_default();
-        self.afterwards.keeps_sockets = true;
+    pub const fn defer_closing(&mut self) {
+        self.afterwards.is_deferred = true;
     }
 
     /// Queues the queue pair of a member for [`next_closing`](Self::next_closing).
@@ -303,23 +302,20 @@ impl Engine {
         // One bound for all that end together.
         let since = self.closings_refused.upgrade().unwrap_or_default();
         self.closings_refused = Arc::downgrade(&since);
-        self.closings.get_or_insert_default().push(Closing {
+        self.closings.push(Closing {
             channel,
             qp,
             drain_timeout: self.limits.drain_timeout,
             refused_since: since,
             shared,
         });
-        self.afterwards.is_due = true;
     }
 
     /// The next queue pair to be [destroyed](Closing::destroy) without the lock, and then
     /// [returned](Self::finish_close), if that is [deferred](Self::defer_closing).
     #[must_use = "operations in flight end when this has been destroyed and returned to the engine"]
     pub fn next_closing(&mut self) -> Option<Closing> {
-        let closing = self.closings.as_mut()?.pop();
-        self.update_deferred();
-        closing
+        self.closings.pop()
     }
 
     /// Ends the operations that were in flight on a channel, whose queue pair has been destroyed.
@@ -365,13 +361,7 @@ impl Engine {
     #[must_use]
     #[inline]
     pub const fn has_deferred(&self) -> bool {
-        self.afterwards.is_due
-    }
-
-    pub(super) fn update_deferred(&mut self) {
-        let has_closings = self.closings.as_ref().is_some_and(|list| !list.is_empty());
-        let afterwards = &mut self.afterwards;
-        afterwards.is_due = has_closings || !afterwards.is_empty();
+        !self.closings.is_empty() || !self.afterwards.is_empty()
     }
 }
 
@@ -434,7 +424,7 @@ impl Drop for Engine {
             // It belongs to this engine, so this does not fail.
             let _finished = self.finish_close(closing.destroy());
         }
-        self.closings = None;
+        self.afterwards.is_deferred = false;
         self.end_refused_now();
         for at in self.places() {
             // A queue pair that was handed out to be destroyed, and not returned: it is unknown

@@ -15,8 +15,8 @@ use crate::channel::{Channel, ChannelConfig, InGroup};
 use crate::channel_id::ChannelId;
 use crate::connect::PreparedChannel;
 use crate::engine::{
-    Completed, ConnectedMember, Counters, Engine, MemberParts, Message, SharedQueue, Ticket,
-    Transfer, TransferError,
+    Completed, ConnectedMember, Counters, Engine, Message, SharedQueue, Ticket, Transfer,
+    TransferError,
 };
 use crate::error::{DownReason, Error, Queue, Result};
 use crate::waiting::{Poller, Steps as _};
@@ -468,15 +468,14 @@ impl MemberFactory {
     ///
     /// Those of [`QueuePair::builder`](verbs_core::QueuePair::builder).
     pub fn prepare(&self) -> Result<PreparedChannel<ConnectedMember>> {
-        let mut limits = self.config.member_limits();
+        let mut parts = self.config.member_parts();
         let Some(shared) = &self.shared else {
             let qp = self.config.queue_pair(&self.cq)?;
-            let claim = None;
-            return Ok(PreparedChannel::new(qp, MemberParts { limits, claim }));
+            return Ok(PreparedChannel::new(qp, parts));
         };
         let (qp, claim) = shared.prepare(self.config.queue_pairs(self.config.pd(), &self.cq))?;
-        limits.capacities[Queue::Receive as usize] = 0;
-        let claim = Some(claim);
-        Ok(PreparedChannel::new(qp, MemberParts { limits, claim }))
+        parts.capacities[Queue::Receive as usize] = 0;
+        parts.claim = Some(claim);
+        Ok(PreparedChannel::new(qp, parts))
     }
 }

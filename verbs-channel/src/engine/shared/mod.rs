@@ -70,8 +70,6 @@ pub(crate) struct Shared {
     pub(super) failed: Vec<ChannelId>,
     /// Why the queue takes no more receives: a post has failed.
     pub(super) failure: Option<PostError>,
-    /// All of its queue pairs are in `ERR`, and were waited for.
-    pub(super) is_drained: bool,
 }
 
 #[derive(Debug, Default)]
@@ -132,7 +130,6 @@ impl Shared {
             has_ends: false,
             failed: Vec::new(),
             failure: None,
-            is_drained: false,
         }
     }
 
