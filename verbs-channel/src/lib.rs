@@ -247,9 +247,9 @@
 //! | file | step |
 //! |---|---|
 //! | `channel/operations.rs` | the call, which keeps the borrow until the operation has ended |
-//! | `request/work.rs`, `request/op.rs`, `request/list.rs` | the request as plain values |
+//! | `request/work.rs`, `request/list.rs` | the request as plain values |
 //! | `engine/submit/mod.rs` | the post, in three steps: |
-//! | `engine/member/limits.rs` | is it within the limits of the queue pair and the port? |
+//! | `engine/member/mod.rs` | is it within the limits of the queue pair and the port? |
 //! | `engine/member/credits.rs`, `engine/flight/room.rs` | credits, and a slot |
 //! | `verbs_core::QueuePair::post` | the driver |
 //! | `engine/complete.rs` | the completion queue: routes completions to their slots, returns credits |

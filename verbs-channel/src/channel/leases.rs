@@ -185,7 +185,10 @@ fn run_lease(
     at: u32,
     request: &LeaseRequest,
 ) -> Result<(), TransportError> {
-    let ticket = match steps.step(|poller| poller.engine.post_lease(at, request)) {
+    let ticket = match steps.step(|poller| {
+        let channel = poller.engine.id_at(at);
+        poller.engine.start_lease(channel, request)
+    }) {
         Ok(ticket) => ticket,
         Err(reason) => return Err(steps.rejected(reason).into()),
     };

@@ -161,8 +161,8 @@ impl<H: Hold> Channel<H> {
         &mut self,
         requests: Vec<OwnedRequest>,
     ) -> Result<Ticket, Rejected<Vec<OwnedRequest>, RejectReason>> {
-        let (poller, at) = self.parts();
-        poller.engine.start_batch_at(at, requests)
+        let id = self.id();
+        self.engine_mut().start_batch(id, requests)
     }
 
     /// Posts a chain of requests that was built before, with one doorbell, one completion and one ticket.
@@ -184,8 +184,8 @@ impl<H: Hold> Channel<H> {
         &mut self,
         chain: OwnedChain,
     ) -> Result<Ticket, Rejected<OwnedChain, RejectReason>> {
-        let (poller, at) = self.parts();
-        poller.engine.start_chain_at(at, chain)
+        let id = self.id();
+        self.engine_mut().start_chain(id, chain)
     }
 
     /// Takes the outcome and the buffer of an operation if it has completed. Polls once if it has not.

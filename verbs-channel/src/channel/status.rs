@@ -23,8 +23,7 @@ impl<H: Hold> Channel<H> {
     #[must_use]
     pub fn id(&self) -> ChannelId {
         let (engine, at) = self.shared();
-        let member = engine.member(at);
-        member.map_or(ChannelId::NONE, |member| member.id)
+        engine.id_at(at)
     }
 
     /// The counters of the channel, from when it was connected or joined on.

@@ -57,13 +57,6 @@ impl Engine {
         Ok(())
     }
 
-    /// [`destroy`](Self::destroy) that is never deferred.
-    pub(crate) fn destroy_of(&mut self, channel: ChannelId, reason: DownReason) -> Result<()> {
-        let at = self.place_of(channel)?;
-        self.destroy_now(at, reason);
-        Ok(())
-    }
-
     /// Like [`destroy`](Self::destroy), but another channel can get its place afterwards.
     ///
     /// That happens once all outcomes of the channel have been taken. Removing it again has no effect.
@@ -131,7 +124,12 @@ impl Engine {
                 max: Self::MAX_RESERVE.into(),
             }));
         }
-        self.reserve_at(at, outcomes);
+        if !self.limits.shares.are_of_a_budget() {
+            self.flight.grow(at, outcomes);
+        } else if let Some(member) = self.flight.member_mut(at) {
+            // Common slots are added when they are needed.
+            member.credits.slots.allow_common(outcomes);
+        }
         Ok(())
     }
 

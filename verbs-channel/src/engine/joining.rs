@@ -270,16 +270,6 @@ impl Engine {
         None
     }
 
-    /// Adds slots to a member's.
-    pub(super) fn reserve_at(&mut self, at: u32, results: u32) {
-        if !self.limits.shares.are_of_a_budget() {
-            self.flight.grow(at, results);
-        } else if let Some(member) = self.flight.member_mut(at) {
-            // Common slots are added when they are needed.
-            member.credits.slots.allow_common(results);
-        }
-    }
-
     /// Removes a member: another gets its place once its results have been taken.
     pub(crate) fn remove_at(&mut self, at: u32) {
         if let Some(member) = self.flight.member_mut(at)
@@ -292,6 +282,11 @@ impl Engine {
     /// The places of all members, those included that were removed.
     pub(super) fn places(&self) -> Range<u32> {
         0..u32::try_from(self.flight.members.len()).unwrap_or(u32::MAX)
+    }
+
+    /// The id of the member at this place; that of no channel, if there is none.
+    pub(crate) fn id_at(&self, at: u32) -> ChannelId {
+        self.member(at).map_or(ChannelId::NONE, |member| member.id)
     }
 
     /// The place of the member with this id; one that no member has, if it is none of this engine's.

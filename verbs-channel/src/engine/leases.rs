@@ -41,18 +41,9 @@ impl Engine {
         channel: ChannelId,
         request: &LeaseRequest,
     ) -> Result<Ticket, RejectReason> {
-        self.post_lease(self.place_or_none(channel), request)
-    }
-
-    pub(crate) fn post_lease(
-        &mut self,
-        at: u32,
-        request: &LeaseRequest,
-    ) -> Result<Ticket, RejectReason> {
-        let its = self.member(at).map(|member| member.id);
-        if its != Some(request.channel()) {
+        let Some(at) = self.place(channel).filter(|_| channel == request.channel()) else {
             return Err(RejectReason::GONE);
-        }
+        };
         let reservation = Reservation::new(at, Queue::Send, BufferOwner::Slot);
         let flags = opcode_flag(request.opcode());
         let Some((ticket, qp)) = self.flight.take(reservation, flags) else {

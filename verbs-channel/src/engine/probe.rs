@@ -74,9 +74,7 @@ impl Engine {
         }
         if closed {
             self.dispatch_all();
-            for at in self.places() {
-                self.end_closed(at);
-            }
+            self.end_all_closed();
         }
     }
 

@@ -94,9 +94,7 @@ impl Engine {
             let _polled = self.close(at, reason, true);
         }
         let _polled = self.poll_all();
-        for at in self.places() {
-            self.end_closed(at);
-        }
+        self.end_all_closed();
     }
 
     /// [`destroy_all`](Self::destroy_all) for good: no channel can join any more, and this is the reason.
@@ -212,6 +210,13 @@ impl Engine {
         Ok(())
     }
 
+    /// Ends all operations that are in flight on members whose queue pairs are gone.
+    pub(super) fn end_all_closed(&mut self) {
+        for at in self.places() {
+            self.end_closed(at);
+        }
+    }
+
     /// Ends all operations that are in flight on a member, if its queue pair is gone.
     pub(crate) fn end_closed(&mut self, at: u32) {
         let Some(member) = self.flight.member_mut(at) else {
@@ -296,7 +301,7 @@ impl Engine {
 
     /// Queues the queue pair of a member for [`next_closing`](Self::next_closing).
     pub(super) fn defer_destroying(&mut self, at: u32, qp: QueuePair) {
-        let channel = self.member(at).map_or(ChannelId::NONE, |member| member.id);
+        let channel = self.id_at(at);
         let shared = self.shared.as_deref();
         let shared = shared.map(|shared| Arc::clone(&shared.queue));
         // One bound for all that end together.
@@ -406,9 +411,7 @@ impl Engine {
             self.closed(at, destroyed);
         }
         self.dispatch_all();
-        for at in self.places() {
-            self.end_closed(at);
-        }
+        self.end_all_closed();
         self.replace_overtaken();
     }
 }

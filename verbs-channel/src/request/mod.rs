@@ -2,13 +2,10 @@
 
 mod chain;
 mod list;
-mod op;
-mod owned;
 mod work;
 
-pub use chain::OwnedChain;
+pub use chain::{OwnedChain, OwnedRequest};
 pub use list::{GatherList, List, ScatterList};
 pub(crate) use list::{Place, sealed::Sealed};
-pub(crate) use op::{Needs, Op, opcode_flag, opcode_in};
-pub use owned::OwnedRequest;
 pub use work::{Incoming, Outgoing, Request};
+pub(crate) use work::{Needs, Op, opcode_flag, opcode_in};

@@ -156,8 +156,9 @@ impl Poller {
         transfer.take_all_done(&mut self.engine);
         for (channel, queue) in transfer.in_flight() {
             let reason = DownReason::TimedOut { queue, after };
-            // As above.
-            let _destroyed = self.engine.destroy_of(channel, reason);
+            if let Some(at) = self.engine.place(channel) {
+                self.engine.destroy_now(at, reason);
+            }
         }
         // From now on, a device has the drain timeout to be removed.
         self.run_afterwards();

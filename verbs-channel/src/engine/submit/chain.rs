@@ -45,17 +45,9 @@ impl Engine {
     pub fn start_chain(
         &mut self,
         channel: ChannelId,
-        chain: OwnedChain,
-    ) -> Result<Ticket, Rejected<OwnedChain, RejectReason>> {
-        self.start_chain_at(self.place_or_none(channel), chain)
-    }
-
-    /// The same by its place.
-    pub(crate) fn start_chain_at(
-        &mut self,
-        at: u32,
         mut chain: OwnedChain,
     ) -> Result<Ticket, Rejected<OwnedChain, RejectReason>> {
+        let at = self.place_or_none(channel);
         let posted = self.post_owned(at, &mut chain);
         if posted.is_ok() {
             chain.posted();

@@ -76,15 +76,7 @@ impl Engine {
         channel: ChannelId,
         requests: Vec<OwnedRequest>,
     ) -> Result<Ticket, Rejected<Vec<OwnedRequest>, RejectReason>> {
-        self.start_batch_at(self.place_or_none(channel), requests)
-    }
-
-    /// The same by its place.
-    pub(crate) fn start_batch_at(
-        &mut self,
-        at: u32,
-        requests: Vec<OwnedRequest>,
-    ) -> Result<Ticket, Rejected<Vec<OwnedRequest>, RejectReason>> {
+        let at = self.place_or_none(channel);
         let posted = match requests.len() {
             0 => Err(RejectReason::EmptyBatch),
             len if len <= LONG => {
@@ -171,8 +163,7 @@ impl Engine {
     /// Names an operation of a channel.
     #[inline]
     pub(crate) fn ticket(&self, at: u32, id: Id) -> Ticket {
-        let member = self.member(at);
-        let channel = member.map_or(ChannelId::NONE, |member| member.id);
+        let channel = self.id_at(at);
         Ticket { channel, id }
     }
 }
