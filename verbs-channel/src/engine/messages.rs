@@ -63,11 +63,12 @@ impl Message {
 impl Engine {
     /// Shares these receives between the channels, and posts one for each block.
     pub(crate) fn share(&mut self, shared: Shared) -> Result<(), PostError> {
-        let shared = self.shared.insert(Box::new(shared));
-        let failure = |shared: &Shared| shared.failure.map_or(Ok(()), Err);
-        failure(shared)?;
+        self.shared = Some(Box::new(shared));
         self.refill();
-        self.shared.as_deref().map_or(Ok(()), failure)
+        match self.failure {
+            Some(DownReason::Post(error)) => Err(error),
+            _ => Ok(()),
+        }
     }
 
     /// Takes the oldest message of all channels. Polls if there is none.
@@ -144,7 +145,7 @@ impl Engine {
     #[must_use]
     pub fn needs_blocks(&self) -> bool {
         let shared = self.shared.as_deref();
-        shared.is_some_and(|shared| shared.missing() > 0 && shared.failure.is_none())
+        self.failure.is_none() && shared.is_some_and(|shared| shared.missing() > 0)
     }
 
     /// Whether no message can come any more: the group has [failed](Self::group_failure), and the ends of all its
@@ -439,7 +440,7 @@ impl Engine {
     #[inline(never)]
     fn refill_once(&mut self) -> Option<usize> {
         let shared = self.shared.as_deref_mut()?;
-        if shared.failure.is_some() {
+        if self.failure.is_some() {
             return None;
         }
         let mut places = [0; CHAIN];
@@ -473,7 +474,6 @@ impl Engine {
             }
         }
         if let Err(error) = posted {
-            shared.failure = Some(error);
             self.fail_group(DownReason::Post(error));
             return None;
         }

@@ -183,7 +183,7 @@ impl Engine {
     #[doc(hidden)]
     #[must_use]
     pub fn is_in_flight(&self, ticket: Ticket) -> bool {
-        self.is_pending(ticket.id)
+        self.place(ticket.channel).is_some() && self.is_pending(ticket.id)
     }
 
     /// Whether an operation is in flight.

@@ -22,8 +22,7 @@ use crate::error::DownReason;
 #[derive(Debug)]
 pub(crate) struct Link {
     socket: Option<OwnedFd>,
-    #[cfg(feature = "rdmacm")]
-    // In a box: a channel without one is as small as without this feature.
+    // In a box: a channel without one is as small as without the feature `rdmacm`. Without that there is none.
     connection: Option<Box<Connection>>,
     has_disconnected: bool,
     address: Option<SocketAddr>,
@@ -70,6 +69,11 @@ impl Link {
         } else {
             mem::replace(self, other)
         }
+    }
+
+    /// Whether it has a connection of the connection manager, whose end may block.
+    pub(crate) const fn is_of_manager(&self) -> bool {
+        self.connection.is_some()
     }
 
     pub(crate) const fn is_watched(&self) -> bool {
@@ -119,7 +123,9 @@ impl Link {
         if mark == 0 {
             return self.socket.as_ref().map(end_of);
         }
-        let reason = match self.poll_disconnected() {
+        let connection = self.connection.as_mut();
+        let reason = match connection.map_or(Ok(false), |connection| connection.poll_disconnected())
+        {
             Ok(true) => Some(DownReason::PeerClosed),
             Ok(false) => None,
             // Its events cannot be read any more.
@@ -148,14 +154,14 @@ impl Link {
             (socket.as_fd(), end | EventFlags::ONESHOT, 0)
         });
         let once = EventFlags::IN | EventFlags::ONESHOT;
-        let connection = self.connection().map(|fd| (fd, once, CONNECTION));
+        let connection = self.connection.as_ref();
+        let connection = connection.map(|connection| (connection.as_fd(), once, CONNECTION));
         socket.into_iter().chain(connection)
     }
 
     pub(super) fn without_descriptor(address: Option<SocketAddr>, is_watched: bool) -> Self {
         Self {
             socket: None,
-            #[cfg(feature = "rdmacm")]
             connection: None,
             has_disconnected: false,
             address,
@@ -166,35 +172,18 @@ impl Link {
     }
 }
 
-#[cfg(feature = "rdmacm")]
-impl Link {
-    /// Whether it has a connection of the connection manager, whose end may block.
-    pub(crate) const fn is_of_manager(&self) -> bool {
-        self.connection.is_some()
-    }
-
-    fn connection(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.connection.as_ref()?.as_fd())
-    }
-
-    fn poll_disconnected(&mut self) -> verbs_core::Result<bool> {
-        let connection = self.connection.as_mut();
-        connection.map_or(Ok(false), |connection| connection.poll_disconnected())
-    }
-}
+#[cfg(not(feature = "rdmacm"))]
+#[derive(Debug)]
+enum Connection {}
 
 #[cfg(not(feature = "rdmacm"))]
-impl Link {
-    pub(crate) const fn is_of_manager(&self) -> bool {
-        false
-    }
-
-    fn connection(&self) -> Option<BorrowedFd<'_>> {
-        None
+impl Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match *self {}
     }
 
     fn poll_disconnected(&mut self) -> verbs_core::Result<bool> {
-        Ok(false)
+        match *self {}
     }
 }
 

@@ -20,7 +20,6 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::mem;
 use std::sync::Arc;
 
-use verbs_core::error::PostError;
 use verbs_core::shared_receive_queue::SharedReceiveQueue;
 use verbs_core::{WorkCompletion, WorkError, WorkSuccess};
 
@@ -68,8 +67,6 @@ pub(crate) struct Shared {
     pub(crate) has_ends: bool,
     /// Channels that a receive has taken down, and that are open.
     pub(super) failed: Vec<ChannelId>,
-    /// Why the queue takes no more receives: a post has failed.
-    pub(super) failure: Option<PostError>,
 }
 
 #[derive(Debug, Default)]
@@ -129,7 +126,6 @@ impl Shared {
             channels: HashMap::default(),
             has_ends: false,
             failed: Vec::new(),
-            failure: None,
         }
     }
 

@@ -213,9 +213,8 @@ struct Rail {
     is_blocked: bool,
     // How many are posted one by one, after a chain of them was rejected.
     one_by_one: u16,
-    // How many a layer above has begun and not ended, and whether it is to end some before it begins more.
+    // How many a layer above has begun and not ended.
     begun: usize,
-    is_full: bool,
 }
 
 const NONE: usize = usize::MAX;
@@ -259,7 +258,6 @@ impl Transfer {
                 is_blocked: false,
                 one_by_one: 0,
                 begun: 0,
-                is_full: false,
             });
             return;
         };
@@ -337,41 +335,31 @@ impl Transfer {
     /// [`TransferError::Failed`], [`TransferError::LeasesStuck`] or [`TransferError::Stuck`].
     #[doc(hidden)]
     pub fn result(&mut self) -> Result<(), TransferError> {
-        let result = self.outcome();
-        if result.is_err() {
-            self.end_leases();
-        }
-        match (result, self.leases.len()) {
-            (Err(TransferError::Failed { failed, of, first }), leases @ 1..) => {
-                Err(TransferError::LeasesStuck {
-                    leases,
-                    failed,
-                    of,
-                    first,
-                })
-            }
-            (result, _) => result,
-        }
-    }
-
-    fn outcome(&self) -> Result<(), TransferError> {
         let of = self.added;
-        let entries = self.entries.iter().enumerate();
-        let failures = entries.filter_map(|(index, entry)| match &entry.state {
-            State::Ended(Err(failure), _) if entry.of == index => Some(*failure),
-            _ => None,
-        });
         let (mut failed, mut stuck, mut first) = (0, 0, None);
-        for failure in failures {
-            failed += 1;
-            stuck += usize::from(matches!(failure, TransportError::Stuck));
-            first.get_or_insert(failure);
+        for (index, entry) in self.entries.iter().enumerate() {
+            if let State::Ended(Err(failure), _) = entry.state
+                && entry.of == index
+            {
+                failed += 1;
+                stuck += usize::from(failure == TransportError::Stuck);
+                first.get_or_insert(failure);
+            }
         }
-        match first {
-            None => Ok(()),
-            Some(_) if stuck > 0 => Err(TransferError::Stuck { stuck, of }),
-            Some(first) => Err(TransferError::Failed { failed, of, first }),
-        }
+        let Some(first) = first else {
+            return Ok(());
+        };
+        self.end_leases();
+        Err(match self.leases.len() {
+            _ if stuck > 0 => TransferError::Stuck { stuck, of },
+            0 => TransferError::Failed { failed, of, first },
+            leases => TransferError::LeasesStuck {
+                leases,
+                failed,
+                of,
+                first,
+            },
+        })
     }
 }
 

@@ -5,7 +5,7 @@ use std::mem;
 use verbs_core::WorkSuccess;
 
 use super::pieces::CHAIN;
-use super::{Ended, NONE, Piece, State, Transfer};
+use super::{Ended, NONE, Piece, Rail, State, Transfer};
 use crate::buffer::OwnedBuffer;
 use crate::channel_id::ChannelId;
 use crate::engine::Engine;
@@ -26,14 +26,16 @@ impl Transfer {
     #[must_use = "the operation ends when its outcome is recorded"]
     pub fn next_piece(&mut self, engine: &Engine) -> Option<((usize, usize), ChannelId, Piece)> {
         let rails = self.rails.iter().enumerate();
-        let waiting = rails.filter(|(_, rail)| rail.waiting != NONE && !rail.is_full);
+        let has_room = |rail: &Rail| {
+            let room = engine.capacity(rail.channel, rail.queue) as usize;
+            rail.begun < room + usize::from(CHAIN)
+        };
+        let waiting = rails.filter(|(_, rail)| rail.waiting != NONE && has_room(rail));
         let (at, _) = waiting.min_by_key(|(_, rail)| rail.waiting)?;
         let run = self.next_run(at, engine, u32::MAX);
         let (first, piece) = self.take_piece(at, run)?;
         let rail = self.rails.get_mut(at)?;
         rail.begun += usize::from(run);
-        let room = engine.capacity(rail.channel, rail.queue) as usize;
-        rail.is_full = rail.begun >= room + usize::from(CHAIN);
         Some(((at, first), rail.channel, piece))
     }
 
@@ -57,7 +59,6 @@ impl Transfer {
         }
         if let Some(rail) = self.rails.get_mut(at) {
             rail.begun -= usize::from(entry.run);
-            rail.is_full = false;
         }
         self.end(first, result, given, down, &mut |_, _| {});
     }

@@ -11,10 +11,7 @@ impl Transfer {
     /// It is carried out from now on.
     pub(crate) fn begin(&mut self) {
         let rails = self.rails.iter_mut();
-        let begun = rails.map(|rail| {
-            rail.is_full = false;
-            mem::take(&mut rail.begun)
-        });
+        let begun = rails.map(|rail| mem::take(&mut rail.begun));
         if begun.sum::<usize>() > 0 {
             // A layer above has not ended them, and nothing here does.
             self.end_stuck(|state| matches!(state, State::Begun(_) | State::Chained));
@@ -32,9 +29,7 @@ impl Transfer {
             let first = self.entries.get(rail.first).map(|entry| &entry.state);
             let is_first_done = match first {
                 // It has a slot until its outcome is taken.
-                Some(State::InFlight(ticket)) => {
-                    engine.place(ticket.channel()).is_none() || !engine.is_pending(ticket.id)
-                }
+                Some(State::InFlight(ticket)) => !engine.is_in_flight(*ticket),
                 // It is passed over.
                 _ => rail.first != rail.waiting,
             };
@@ -69,21 +64,19 @@ impl Transfer {
                 rail.first = entry.next;
                 continue;
             };
-            // The set may come from another engine: the slot is another operation's here.
-            let is_its = engine.place(ticket.channel()).is_some();
-            if is_its && engine.is_pending(ticket.id) {
+            if engine.is_in_flight(ticket) {
                 return;
             }
             rail.in_flight -= 1;
             rail.is_blocked = false;
             let (first, down) = (rail.first, engine.down_reason(rail.channel));
-            let completed = is_its.then(|| engine.take_completed(ticket)).flatten();
-            let (result, given) = match completed {
-                Some(completed) => {
+            let (result, given) = match engine.take(ticket) {
+                Ok(Some(completed)) => {
                     let buffer = completed.buffer.unwrap_or_default();
                     (completed.result, (buffer, completed.chain))
                 }
-                None => (Err(TransportError::Stuck), Default::default()),
+                // The set may come from another engine.
+                Ok(None) | Err(_) => (Err(TransportError::Stuck), Default::default()),
             };
             self.end(first, result, given, down, each);
         }
