@@ -34,7 +34,7 @@ use std::time::{Duration, Instant};
 use verbs_channel::engine::{ConnectedMember, Engine};
 use verbs_channel::error::Rejected;
 use verbs_channel::verbs_core::__private::Process;
-use verbs_channel::{ChannelId, Message, OwnedBuffer, OwnedRequest, RejectReason, Ticket};
+use verbs_channel::{ChannelId, Message, OwnedRequest, RejectReason, Ticket};
 
 use crate::events::Subscription;
 use crate::task::deferred::{Lock, Locked};
@@ -251,7 +251,6 @@ impl Driver {
                 Ok(Joined {
                     at,
                     receives: state.engine.prepared_receives(at),
-                    not_posted: state.engine.take_rejected_receives(),
                 })
             }
         };
@@ -338,8 +337,6 @@ pub(crate) struct Joined {
     pub(crate) at: ChannelId,
     /// Its prepared receives.
     pub(crate) receives: Vec<Ticket>,
-    /// Buffers of those that could not be posted, to be dropped without a lock. If there are some, it is down already.
-    pub(crate) not_posted: Vec<OwnedBuffer>,
 }
 
 /// A wait for a channel, which ends when it is dropped.

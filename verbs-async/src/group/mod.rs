@@ -30,7 +30,6 @@ use crate::engine::destroying::Destroyed;
 use crate::error::Result;
 use crate::events::CqEvents;
 use crate::events::watcher::DeviceListener as _;
-use crate::task::wake;
 use crate::threads::on_thread::OnThread;
 use crate::threads::{self, Source};
 
@@ -222,8 +221,6 @@ impl AsyncGroup {
             return Err((Rejected::new(error, member), false));
         }
         let joined = self.shared.driver.join(member)?;
-        // Without the lock: a block that is back in its pool wakes a task.
-        wake::drop_guarded(joined.not_posted);
         let backlog = self.shared.backlog.load(Ordering::Relaxed);
         let shared = Arc::clone(&self.shared);
         Ok(AsyncChannel::new(

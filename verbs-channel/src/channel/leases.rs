@@ -200,7 +200,7 @@ fn run_lease(
         };
         steps.abort(at, reason);
     }
-    match steps.step(|poller| poller.engine.release(ticket.id)) {
+    match steps.step(|poller| poller.engine.flight.release(ticket.id)) {
         Some(outcome) => outcome.result.map(drop),
         None => Err(TransportError::CLOSED),
     }

@@ -187,7 +187,7 @@ impl Handle<'_, '_> {
     #[inline(never)]
     fn take(&mut self) -> Option<Result<WorkSuccess, TransportError>> {
         let id = self.id;
-        let taken = self.scope.with(|poller| poller.engine.release(id))?;
+        let taken = self.scope.with(|poller| poller.engine.flight.release(id))?;
         self.id = Id::NONE;
         Some(taken.result)
     }

@@ -176,9 +176,9 @@ fn wait_for_borrowed(
     deadline: Deadline,
     receives: Leftover,
 ) -> Option<Id> {
-    let mut next = steps.step(|poller| poller.engine.flight().first(at));
+    let mut next = steps.step(|poller| poller.engine.flight.first(at));
     while let Some(id) = next {
-        let queue = steps.step(|poller| poller.engine.flight().borrowed_in_flight(id));
+        let queue = steps.step(|poller| poller.engine.flight.borrowed_in_flight(id));
         let is_awaited = match queue {
             Some(Queue::Receive) => receives == Leftover::Awaited,
             Some(Queue::Send) => true,
@@ -187,7 +187,7 @@ fn wait_for_borrowed(
         if is_awaited && !steps.wait_before(deadline, |engine| !engine.is_pending(id)) {
             return Some(id);
         }
-        next = steps.step(|poller| poller.engine.flight().after(id));
+        next = steps.step(|poller| poller.engine.flight.after(id));
     }
     None
 }
@@ -195,10 +195,10 @@ fn wait_for_borrowed(
 /// Takes the untaken outcomes of operations that have all ended. Returns the first failure.
 fn take_outcomes(engine: &mut Engine, at: u32, receives: Leftover) -> Result<(), TransportError> {
     let mut first: Option<(TransportError, u32)> = None;
-    let mut next = engine.flight().first(at);
+    let mut next = engine.flight.first(at);
     while let Some(id) = next {
-        next = engine.flight().after(id);
-        let Some(queue) = engine.flight().borrowed(id) else {
+        next = engine.flight.after(id);
+        let Some(queue) = engine.flight.borrowed(id) else {
             continue;
         };
         // With `Leftover::Closed`, a receive that is aborted with the connection has not failed.
@@ -207,13 +207,13 @@ fn take_outcomes(engine: &mut Engine, at: u32, receives: Leftover) -> Result<(),
                 && queue == Queue::Receive
                 && matches!(error, TransportError::Aborted(_))
         };
-        if let Some((error, when)) = engine.flight().failure(id)
+        if let Some((error, when)) = engine.flight.failure(id)
             && !is_left(error)
             && first.is_none_or(|(_, earliest)| when < earliest)
         {
             first = Some((error, when));
         }
-        let _taken = engine.release(id);
+        let _taken = engine.flight.release(id);
     }
     first.map_or(Ok(()), |(error, _)| Err(error))
 }

@@ -11,7 +11,7 @@ use verbs_core::queue_pair::DestroyedQueuePair;
 use super::Lender;
 use super::leak::Leak;
 use super::peer::Link;
-use crate::buffer::Leaked;
+use crate::buffer::{Leaked, OwnedBuffer};
 use crate::panics::{log_error, panics};
 
 /// Something that may run code of others.
@@ -21,6 +21,9 @@ pub(crate) enum Afterwards {
     Leak(Leak),
     /// Its memory never ends: those who wait for that are to be woken.
     Leaked(Leaked),
+    /// The buffers of prepared receives that were not posted.
+    #[expect(dead_code, reason = "only dropped")]
+    Receives(Vec<OwnedBuffer>),
     /// Memory of leases that were dropped is to be freed.
     DroppedLeases(Arc<Lender>),
     /// Its memory, and the domain that it may have had to itself.
@@ -40,7 +43,7 @@ pub(super) struct Queued {
 
 impl Afterwards {
     /// The most that one channel queues.
-    const OF_A_CHANNEL: usize = 7;
+    const OF_A_CHANNEL: usize = 8;
 
     /// Whether it may take seconds.
     pub(crate) const fn is_slow(&self) -> bool {

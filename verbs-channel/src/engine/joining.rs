@@ -1,10 +1,10 @@
 //! Connected channels join an engine, get a place there, and are removed.
 
-use std::mem;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
+use std::{iter, mem};
 
 use verbs_core::QueuePair;
 use verbs_core::error::Rejected;
@@ -12,7 +12,7 @@ use verbs_core::error::Rejected;
 use verbs_core::rdmacm::Connection;
 
 use super::member::{Credits, SlotList};
-use super::{Claim, Engine, Link, Member, Shared, Ticket};
+use super::{Afterwards, Claim, Engine, Link, Member, Shared, Ticket};
 use crate::buffer::OwnedBuffer;
 use crate::channel_id::ChannelId;
 use crate::error::{DownReason, Error, RejectReason, Result};
@@ -100,8 +100,7 @@ impl Engine {
     /// [prepared receives](crate::PreparedChannel::start_receive) are posted.
     ///
     /// If the driver rejects one of those, the channel is down, with that reason. Its buffer, and those of the
-    /// others that were not posted, are dropped, unless `take_rejected_receives`
-    /// is to return them.
+    /// others that were not posted, are dropped [afterwards](Self::next_afterwards).
     ///
     /// # Errors
     ///
@@ -154,10 +153,6 @@ impl Engine {
             };
             self.destroy_at(id.at(), reason);
         }
-        if !self.afterwards.is_deferred {
-            // Last: a drop of the user's may panic.
-            self.rejected_receives.clear();
-        }
         Ok(id)
     }
 
@@ -189,18 +184,18 @@ impl Engine {
         let mut tickets = Vec::with_capacity(receives.len());
         let mut started = Ok(());
         let mut receives = receives.into_iter();
-        for buffer in receives.by_ref() {
+        while let Some(buffer) = receives.next() {
             let mut request = OwnedRequest::receive(buffer);
             match self.start(channel, &mut request) {
                 Ok(ticket) => tickets.push(ticket),
                 Err(reason) => {
                     started = Err(reason);
-                    self.rejected_receives.push(mem::take(request.buffer_mut()));
+                    let rejected = iter::once(request.into_buffer()).chain(receives).collect();
+                    self.afterwards.push(Afterwards::Receives(rejected));
                     break;
                 }
             }
         }
-        self.rejected_receives.extend(receives);
         // Those of channels whose place another one has are of no use any more.
         let mut prepared = mem::take(&mut self.prepared);
         prepared.retain(|(channel, _)| self.place(*channel).is_some());
@@ -215,15 +210,6 @@ impl Engine {
         let mut prepared = self.prepared.iter();
         let at = prepared.position(|(of, _)| *of == channel);
         at.map_or_else(Vec::new, |at| self.prepared.swap_remove(at).1)
-    }
-
-    /// Takes the buffers of prepared receives that were not posted, as the driver has rejected one of them. There
-    /// are none unless closing is [deferred](Self::defer_closing): a layer that keeps the engine under a lock
-    /// drops them after it.
-    #[doc(hidden)]
-    #[must_use = "they are dropped without a lock"]
-    pub fn take_rejected_receives(&mut self) -> Vec<OwnedBuffer> {
-        mem::take(&mut self.rejected_receives)
     }
 }
 
@@ -285,6 +271,7 @@ impl Engine {
     }
 
     /// The id of the member at this place; that of no channel, if there is none.
+    #[inline]
     pub(crate) fn id_at(&self, at: u32) -> ChannelId {
         self.member(at).map_or(ChannelId::NONE, |member| member.id)
     }

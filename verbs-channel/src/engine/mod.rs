@@ -73,7 +73,7 @@ use std::time::{Duration, Instant};
 use verbs_core::__private::Process;
 use verbs_core::{CompletionQueue, Error, PollSlot, ProtectionDomain};
 
-use crate::buffer::{OwnedBuffer, PdTag};
+use crate::buffer::PdTag;
 use crate::channel_id::ChannelId;
 use crate::error::DownReason;
 pub(crate) use afterwards::Afterwards;
@@ -124,7 +124,7 @@ pub(crate) mod transfer;
 /// what it does, and what it leaves to the layer above.
 #[derive(Debug)]
 pub struct Engine {
-    flight: Flight,
+    pub(crate) flight: Flight,
     peers: Peers,
     leases: Arc<Lender>,
     // It waits until nothing borrows the engine.
@@ -154,8 +154,6 @@ pub struct Engine {
     open: u32,
     // The tickets of receives that were posted as a channel joined, until they are taken.
     prepared: Vec<(ChannelId, Vec<Ticket>)>,
-    // The buffers of those that were not posted, until they are taken.
-    rejected_receives: Vec<OwnedBuffer>,
     /// Counts what its channels do.
     pub(crate) counters: Arc<Places>,
     cq: CompletionQueue,
@@ -205,7 +203,6 @@ impl Engine {
             half_posted: None,
             open: 0,
             prepared: Vec::new(),
-            rejected_receives: Vec::new(),
             counters: Arc::default(),
             cq,
             probed: 0,

@@ -3,7 +3,6 @@
 use verbs_core::WorkSuccess;
 
 use crate::buffer::OwnedBuffer;
-use crate::engine::flight::Flight;
 use crate::engine::{Completed, Engine, Id, MAX_POLLS, Member, Outcome, SlotBuffer, Ticket};
 use crate::error::{Error, Queue, Result};
 
@@ -153,11 +152,6 @@ impl Engine {
 
 /// Operations on borrowed buffers, for the layer that keeps the borrows: a scope or a blocking call.
 impl Engine {
-    /// The operations of its members.
-    pub(crate) const fn flight(&self) -> &Flight {
-        &self.flight
-    }
-
     /// Detaches an operation: its outcome will not be taken.
     #[inline(always)]
     pub(crate) fn detach(&mut self, id: Id) {
@@ -169,14 +163,8 @@ impl Engine {
     #[inline(never)]
     fn detach_completed(&mut self, id: Id) {
         if self.flight.failure(id).is_none() {
-            let _not_taken = self.release(id);
+            let _not_taken = self.flight.release(id);
         }
-    }
-
-    /// Takes the outcome of an operation that is done, and frees its slot.
-    #[inline(always)]
-    pub(crate) fn release(&mut self, id: Id) -> Option<Outcome> {
-        self.flight.release(id)
     }
 
     /// Whether an operation is in flight.

@@ -287,9 +287,6 @@ impl Engine {
     /// all that takes channels down because something has failed, return before the operations in
     /// flight have ended. They end in [`finish_close`](Self::finish_close).
     ///
-    /// Buffers that [`join`](Self::join) does not post are kept for
-    /// [`take_rejected_receives`](Self::take_rejected_receives).
-    ///
     /// Nothing is deferred where memory is handed back at once: after a post of unknown outcome,
     /// with borrowed buffers in flight, and when the engine is dropped. Nothing is deferred either
     /// where a [`Channel`](crate::Channel) or a [`ChannelGroup`](crate::ChannelGroup) waits: in a

@@ -125,7 +125,7 @@ impl Poller {
         timeout: Option<Duration>,
     ) -> Result<WorkSuccess, TransportError> {
         self.wait_or_abort(at, id, timeout);
-        let outcome = self.engine.release(id);
+        let outcome = self.engine.flight.release(id);
         outcome.map_or(Err(TransportError::CLOSED), |outcome| outcome.result)
     }
 

@@ -26,7 +26,7 @@ impl Poller {
         if !self.engine.is_done_on(at, ticket)? && self.engine.drive() == 0 {
             self.found_nothing();
         }
-        Ok(self.engine.release(ticket.id))
+        Ok(self.engine.flight.release(ticket.id))
     }
 
     /// The outcome of an operation of this member, waited for; `None` if `timeout` passes first.
@@ -55,7 +55,7 @@ impl Poller {
         if !self.engine.is_done_on(at, ticket)? && !self.wait_for(ticket.id, timeout) {
             return Ok(None);
         }
-        Ok(self.engine.release(ticket.id))
+        Ok(self.engine.flight.release(ticket.id))
     }
 
     /// The success and the buffer of an operation of this member, waited for up to the channel's
@@ -89,7 +89,7 @@ impl Poller {
         // Nothing is started meanwhile: with nothing in flight, only a timeout would end the wait. After a failure
         // nothing can be started.
         let is_open = timeout.is_some() && self.engine.group_failure().is_none();
-        if !self.engine.has_completed() && (is_open || self.engine.flight().owns_any()) {
+        if !self.engine.has_completed() && (is_open || self.engine.flight.owns_any()) {
             self.wait_until(timeout, Engine::has_completed);
         }
         self.engine.take_first_completed()

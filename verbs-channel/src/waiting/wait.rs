@@ -77,7 +77,7 @@ pub(crate) trait Steps {
         let half = self.step(|poller| poller.engine.end_half_posted(reason));
         self.finish_destroying();
         if let Some(half) = half {
-            let _aborted = self.step(|poller| poller.engine.release(half.id));
+            let _aborted = self.step(|poller| poller.engine.flight.release(half.id));
         }
         reason
     }
@@ -147,14 +147,14 @@ pub(crate) trait Steps {
     /// are no reason to.
     fn abort_borrowed(&mut self, at: u32, reason: DownReason) {
         let has_borrowed = self.step(|poller| {
-            if poller.engine.flight().has_borrowed_in_flight(at) {
+            if poller.engine.flight.has_borrowed_in_flight(at) {
                 poller.engine.dispatch_all();
             }
-            poller.engine.flight().has_borrowed_in_flight(at)
+            poller.engine.flight.has_borrowed_in_flight(at)
         });
         if has_borrowed {
             self.abort(at, reason);
-            if self.step(|poller| poller.engine.flight().has_borrowed_in_flight(at)) {
+            if self.step(|poller| poller.engine.flight.has_borrowed_in_flight(at)) {
                 abort_with(format_args!(
                     "borrowed buffers are in flight on a queue pair that is gone: aborting the process"
                 ));
@@ -164,7 +164,7 @@ pub(crate) trait Steps {
 
     /// The same after an operation on borrowed buffers did not complete within its timeout.
     fn abort_late(&mut self, at: u32, id: Id, timeout: Option<Duration>) {
-        let queue = self.step(|poller| poller.engine.flight().borrowed_in_flight(id));
+        let queue = self.step(|poller| poller.engine.flight.borrowed_in_flight(id));
         let reason = DownReason::TimedOut {
             // It is in flight: nothing was polled since.
             queue: queue.unwrap_or(Queue::Send),
