@@ -4,8 +4,8 @@ use std::mem;
 
 use verbs_core::QueuePair;
 
-use super::id::COMMON;
 use super::slot::{Ready, Slot, SlotOutcome};
+use super::ticket::COMMON;
 use super::{Flight, Id, SHARED_PLACES, Ticket};
 use crate::engine::member::{Budget, Credits, NONE, Reservation};
 

@@ -4,8 +4,7 @@ use std::mem;
 
 use verbs_core::WorkSuccess;
 
-use super::id::Id;
-use super::ticket::SlotBuffer;
+use super::ticket::{Id, SlotBuffer};
 use crate::engine::member::{NONE, Reservation};
 use crate::error::TransportError;
 

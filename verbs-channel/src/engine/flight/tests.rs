@@ -9,8 +9,8 @@ use proptest::prelude::{Strategy, any, prop_oneof};
 use proptest::{collection::vec, proptest};
 use verbs_core::verbs_sys::{ibv_wc, ibv_wc_status};
 
-use super::id::GENERATION;
 use super::room::{take_common, take_slot};
+use super::ticket::GENERATION;
 use super::*;
 use crate::buffer::OwnedBuffer;
 use crate::engine::member::{Credits, SlotList};

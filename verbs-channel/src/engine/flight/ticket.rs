@@ -1,13 +1,22 @@
-//! Tickets, and the outcomes that are taken by them.
+//! Ids of operations, the `wr_id`s of their requests, and tickets, by which outcomes are taken.
+//!
+//! | bits of a `wr_id` | |
+//! |---|---|
+//! | 0 to 26 | index of the slot |
+//! | 27 | `UNSIGNALED`: a request of a batch that is not its last |
+//! | 28 | `COMMON`: the slot is common |
+//! | 29 to 63 | generation; if `UNSIGNALED`, its last bits are in 29 to 47, and the request's place in the batch is in 48 to 63 |
+//!
+//! With all of 27 to 63 set it is a shared receive, and 0 to 26 are its place.
 
 use std::mem;
 use std::slice;
 
 use verbs_core::WorkSuccess;
 
-use super::id::Id;
 use crate::buffer::{Leaked, OwnedBuffer};
 use crate::channel_id::ChannelId;
+use crate::engine::member::NONE;
 use crate::error::{Result, TransportError};
 use crate::request::{OwnedChain, OwnedRequest};
 
@@ -173,5 +182,150 @@ impl SlotBuffer {
         }
         mem::forget(self);
         count
+    }
+}
+
+/// An operation: the index of its slot, and the slot's generation.
+///
+/// A generation has 35 bits, so an `Id` comes again after 34 thousand million operations in one slot. One that
+/// old could be taken for another operation's, of which it could take the outcome. So a handle forgets its `Id`
+/// when its outcome is taken; a ticket, which can be kept, reaches nothing but an outcome.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Id(pub(super) u64);
+
+/// Marks the `wr_id` of a request that is not the last of its batch.
+pub(super) const UNSIGNALED: u64 = 1 << 27;
+
+/// Marks the ids of operations with a common slot.
+pub(super) const COMMON: u64 = 1 << 28;
+
+/// One generation.
+pub(super) const GENERATION: u64 = 1 << 29;
+
+/// One work request in the `wr_id`s of those that are not the last.
+pub(crate) const NEXT: u64 = 1 << 48;
+
+/// How many shared receives have a `wr_id`.
+pub(crate) const SHARED_PLACES: u32 = 1 << 27;
+
+/// The `wr_id` of the first shared receive. Among operations, only the 65,536th request of a batch could have it, and
+/// only if it were not the last: a batch has 65,535 at most.
+const SHARED: u64 = !(UNSIGNALED - 1);
+
+const _: () = assert!(SHARED_PLACES as u64 == UNSIGNALED && SHARED / NEXT > u16::MAX as u64 - 2);
+
+/// The `wr_id` of the shared receive at this place, below [`SHARED_PLACES`]; never used for an
+/// operation.
+pub(crate) const fn shared_wr_id(place: u32) -> u64 {
+    SHARED | place as u64
+}
+
+/// The place of the shared receive with this `wr_id`, if it is one's.
+#[inline]
+pub(crate) fn shared_place(wr_id: u64) -> Option<u32> {
+    let is_shared = wr_id & SHARED == SHARED;
+    is_shared.then(|| u32::try_from(wr_id & !SHARED).unwrap_or(NONE))
+}
+
+impl Id {
+    /// Identifies no operation: its slot is past the end of every table.
+    pub(crate) const NONE: Self = Self(!COMMON);
+
+    /// The operation whose last, or only, work request has this `wr_id`, if it is one's.
+    #[inline]
+    pub(crate) const fn of(wr_id: u64) -> Self {
+        Self(wr_id)
+    }
+
+    /// The next operation in its slot.
+    #[inline(always)]
+    pub(super) const fn next(self) -> Self {
+        Self(self.0.wrapping_add(GENERATION))
+    }
+
+    /// The `wr_id` of the operation's last, or only, work request.
+    #[inline]
+    pub(crate) const fn wr_id(self) -> u64 {
+        self.0
+    }
+
+    /// The `wr_id` of the first of its other work requests, if it is of several. They complete only
+    /// if they fail. Each further request's is [more by this](NEXT), or the same if it does not
+    /// matter which one fails.
+    ///
+    /// It has the last bits of the generation only. They suffice, as it ends nothing: while its completion
+    /// waits in a queue, few operations in its slot can have completed behind it.
+    #[inline]
+    pub(crate) const fn unsignaled_wr_id(self) -> u64 {
+        self.0 & (NEXT - 1) | UNSIGNALED
+    }
+
+    /// Which of the operation's work requests this `wr_id` belongs to; `None` if to the last one.
+    pub(crate) fn place_of(wr_id: u64) -> Option<usize> {
+        let is_unsignaled = wr_id & UNSIGNALED != 0;
+        is_unsignaled.then(|| usize::try_from(wr_id / NEXT).unwrap_or(usize::MAX))
+    }
+
+    /// Whether one of the operation's work requests has this `wr_id`.
+    #[inline]
+    pub(super) const fn has_request(self, wr_id: u64) -> bool {
+        self.0 == wr_id || self.unsignaled_wr_id() == wr_id & (NEXT - 1)
+    }
+
+    /// The index of its slot, if that is a channel's own; past the end of every table if it is common.
+    ///
+    /// So the paths of the usual case find no common slot.
+    #[inline]
+    pub(super) const fn own_index(self) -> u32 {
+        (self.0 & (GENERATION - 1)) as u32
+    }
+
+    /// The index of its slot, be it common or not.
+    #[inline]
+    pub(crate) const fn index(self) -> u32 {
+        (self.0 & (UNSIGNALED - 1)) as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::BufferOwner;
+    use super::super::tests::{ABORTED, batch, table_with_common};
+    use super::*;
+    use crate::error::Queue;
+
+    #[test]
+    fn requests_of_an_operation_are_found_in_every_generation() {
+        let mut table = table_with_common(1, 1);
+        // The last generations that fit, and those around the bits that all requests have.
+        for generations in [1 << 35, 1 << 19, 1 << 18, 4] {
+            for slot in &mut table.0.slots {
+                let place = slot.id.0 & (GENERATION - 1);
+                slot.id = Id(place
+                    | GENERATION
+                        .wrapping_mul(generations)
+                        .wrapping_sub(4 * GENERATION));
+            }
+            for _ in 0..8 {
+                let (own, common) = (0, 1);
+                let ids = [own, common].map(|_| table.take(batch(0, BufferOwner::Slot)).unwrap());
+                for id in ids {
+                    for place in [0, 1, 65_533] {
+                        let wr_id = id.unsignaled_wr_id() + place * NEXT;
+                        assert_eq!(table.0.owner(wr_id), Some((0, Queue::Send)));
+                        assert_eq!(Id::place_of(wr_id), usize::try_from(place).ok());
+                        assert_eq!(shared_place(wr_id), None);
+                    }
+                    let earlier = Id(id.0.wrapping_sub(GENERATION));
+                    assert_eq!(table.0.owner(earlier.unsignaled_wr_id()), None);
+                    assert_eq!(Id::place_of(id.wr_id()), None);
+                    assert_eq!(shared_place(id.wr_id()), None);
+                    let wr_id = id.unsignaled_wr_id() + 3 * NEXT;
+                    assert!(!table.fail(wr_id, ABORTED), "it is in flight");
+                    assert!(table.succeed(id.wr_id()));
+                    assert_eq!(table.release(id).unwrap(), Err(ABORTED));
+                }
+            }
+        }
     }
 }
