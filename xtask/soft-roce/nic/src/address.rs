@@ -43,7 +43,7 @@ impl Default for AddressVector {
 }
 
 /// The GIDs of the port.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct GidTable {
     entries: Vec<Option<Ipv6Addr>>,
 }

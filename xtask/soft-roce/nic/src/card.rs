@@ -1,17 +1,17 @@
 //! The parts of a card that its queue pairs share: memory, queues, addresses, events, counters, the time.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::address::GidTable;
 use crate::completion::{Completion, CompletionQueue, CompletionQueueId};
-use crate::event::Events;
+use crate::event::Event;
 use crate::memory::Memory;
 use crate::pool::Pool;
 use crate::profile::Profile;
 use crate::shared_receive::SharedReceiveQueue;
 
 /// The shared parts of a card.
-#[derive(Debug)]
 pub(crate) struct Card {
     pub(crate) profile: Profile,
     /// The latest instant that a call has given.
@@ -20,7 +20,9 @@ pub(crate) struct Card {
     pub(crate) completion_queues: Pool<CompletionQueue>,
     pub(crate) shared_receives: Pool<SharedReceiveQueue>,
     pub(crate) gids: GidTable,
-    pub(crate) events: Events,
+    /// Events that wait to be taken. Packets add at most one for each state of an object, so that no peer can
+    /// fill the memory with them.
+    pub(crate) events: VecDeque<Event>,
     pub(crate) counters: Counters,
     /// Sum of `max_dest_rd_atomic` over all queue pairs.
     pub(crate) reserved_rd_atomic: u32,
@@ -72,7 +74,6 @@ pub struct Counters {
 }
 
 /// Numbers from a seed: `SplitMix64`.
-#[derive(Debug)]
 pub(crate) struct Random(u64);
 
 impl Random {

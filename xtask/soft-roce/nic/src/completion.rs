@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::event::{Event, Events};
+use crate::event::Event;
 
 /// A completion queue, by its number.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
@@ -112,11 +112,10 @@ impl Completion {
 }
 
 /// Completions that wait to be polled.
-#[derive(Debug)]
 pub(crate) struct CompletionQueue {
     pub(crate) capacity: u32,
     /// Each with the slots of its queue that are free when it was polled.
-    entries: VecDeque<(Completion, u32)>,
+    pub(crate) entries: VecDeque<(Completion, u32)>,
     armed: Option<Armed>,
     /// Whether an event of an overrun waits to be taken: one is enough.
     pub(crate) has_overrun_event: bool,
@@ -139,10 +138,6 @@ impl CompletionQueue {
         }
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.entries.len()
-    }
-
     /// Asks for one event at the next completion, or the next that is solicited or failed.
     pub(crate) fn arm(&mut self, solicited_only: bool) {
         // A request for any is not narrowed by one for solicited ones (11.4).
@@ -161,12 +156,12 @@ impl CompletionQueue {
         completion: Completion,
         slots: u32,
         is_solicited: bool,
-        events: &mut Events,
+        events: &mut VecDeque<Event>,
     ) -> bool {
         if u32::try_from(self.entries.len()).is_ok_and(|len| len >= self.capacity) {
             if !self.has_overrun_event {
                 self.has_overrun_event = true;
-                events.push(Event::CompletionQueueOverrun(id));
+                events.push_back(Event::CompletionQueueOverrun(id));
             }
             return false;
         }
@@ -178,13 +173,9 @@ impl CompletionQueue {
         };
         if is_wanted {
             self.armed = None;
-            events.push(Event::Completion(id));
+            events.push_back(Event::Completion(id));
         }
         true
-    }
-
-    pub(crate) fn poll(&mut self) -> Option<(Completion, u32)> {
-        self.entries.pop_front()
     }
 
     /// Removes what a queue pair left.

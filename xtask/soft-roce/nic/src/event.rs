@@ -1,7 +1,5 @@
 //! Events: of completion queues, and asynchronous ones (11.6).
 
-use std::collections::VecDeque;
-
 use crate::completion::CompletionQueueId;
 use crate::shared_receive::SharedReceiveId;
 
@@ -34,19 +32,4 @@ pub enum Event {
     GidChange,
     /// The device is broken (`DEVICE_FATAL`).
     DeviceFatal,
-}
-
-/// Events that wait to be taken. Packets add at most one for each state of an object, so that no peer can
-/// fill the memory with them.
-#[derive(Debug, Default)]
-pub(crate) struct Events(VecDeque<Event>);
-
-impl Events {
-    pub(crate) fn push(&mut self, event: Event) {
-        self.0.push_back(event);
-    }
-
-    pub(crate) fn pop(&mut self) -> Option<Event> {
-        self.0.pop_front()
-    }
 }

@@ -7,7 +7,7 @@ use crate::error::{Result, full, invalid};
 use crate::profile::Profile;
 
 /// The queue pairs that receive what is sent to a group.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Groups {
     attached: BTreeMap<Ipv6Addr, Vec<u32>>,
 }

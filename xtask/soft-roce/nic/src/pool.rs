@@ -16,6 +16,7 @@ macro_rules! pool {
             [
                 concat!("there is no such ", $object),
                 concat!("the card has no room for another ", $object),
+                concat!("something uses the ", $object),
             ],
         )
     };
@@ -23,21 +24,23 @@ macro_rules! pool {
 pub(crate) use pool;
 
 /// Objects under numbers from `first` on.
-#[derive(Debug)]
 pub(crate) struct Pool<T> {
     first: u32,
-    /// Why a number is refused that no object has, and an object for which there is no room.
-    reasons: [&'static str; 2],
+    /// Why a number is refused that no object has, an object for which there is no room, and the end of one in use.
+    reasons: [&'static str; 3],
     slots: Vec<Option<T>>,
+    /// How many other objects use each.
+    users: Vec<u32>,
     free: VecDeque<u32>,
 }
 
 impl<T> Pool<T> {
-    pub(crate) const fn new(first: u32, reasons: [&'static str; 2]) -> Self {
+    pub(crate) const fn new(first: u32, reasons: [&'static str; 3]) -> Self {
         Self {
             first,
             reasons,
             slots: Vec::new(),
+            users: Vec::new(),
             free: VecDeque::new(),
         }
     }
@@ -57,6 +60,7 @@ impl<T> Pool<T> {
         let number = reused.flatten().or_else(|| {
             let new = u32::try_from(self.slots.len()).ok();
             self.slots.push(None);
+            self.users.push(0);
             self.first.checked_add(new?)
         });
         let number = number.ok_or(no_room)?;
@@ -91,18 +95,27 @@ impl<T> Pool<T> {
     }
 
     /// Removes an object that nothing uses.
-    pub(crate) fn destroy(
-        &mut self,
-        number: u32,
-        is_used: bool,
-        reason: &'static str,
-    ) -> Result<()> {
-        self.find(number)?;
-        if is_used {
-            return Err(busy(reason));
+    pub(crate) fn destroy(&mut self, number: u32) -> Result<T> {
+        let in_use = busy(self.reasons[2]);
+        if self.users(number) > 0 {
+            return Err(in_use);
         }
-        self.remove(number);
-        Ok(())
+        let none = none(self.reasons[0]);
+        self.remove(number).ok_or(none)
+    }
+
+    /// How many other objects use this one.
+    pub(crate) fn users(&self, number: u32) -> u32 {
+        let index = self.index(number);
+        index.map_or(0, |index| self.users.get(index).copied().unwrap_or(0))
+    }
+
+    /// Changes how many other objects use this one.
+    pub(crate) fn count(&mut self, number: u32, change: i32) {
+        let index = self.index(number);
+        if let Some(users) = index.and_then(|index| self.users.get_mut(index)) {
+            *users = users.saturating_add_signed(change);
+        }
     }
 
     pub(crate) fn remove(&mut self, number: u32) -> Option<T> {
@@ -110,14 +123,6 @@ impl<T> Pool<T> {
         let removed = self.slots.get_mut(index)?.take()?;
         self.free.push_back(number);
         Some(removed)
-    }
-
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
-        self.slots.iter().flatten()
-    }
-
-    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
-        self.slots.iter_mut().flatten()
     }
 
     fn index(&self, number: u32) -> Option<usize> {

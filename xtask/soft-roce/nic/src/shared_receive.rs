@@ -11,15 +11,13 @@ use crate::request::ReceiveRequest;
 pub struct SharedReceiveId(pub u32);
 
 /// Receives that wait for messages.
-#[derive(Debug)]
 pub(crate) struct ReceiveQueue {
     pub(crate) max_wr: u32,
     pub(crate) max_sge: u32,
-    waiting: VecDeque<ReceiveRequest>,
+    pub(crate) waiting: VecDeque<ReceiveRequest>,
 }
 
 /// A queue of receives for several queue pairs.
-#[derive(Debug)]
 pub(crate) struct SharedReceiveQueue {
     pub(crate) domain: DomainId,
     pub(crate) queue: ReceiveQueue,
@@ -36,10 +34,6 @@ impl ReceiveQueue {
         }
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.waiting.len()
-    }
-
     /// Posts a receive, if there are fewer than `room`.
     pub(crate) fn post(&mut self, request: ReceiveRequest, room: u32) -> Result<()> {
         if u32::try_from(request.elements.len()).map_or(true, |len| len > self.max_sge) {
@@ -52,13 +46,5 @@ impl ReceiveQueue {
         }
         self.waiting.push_back(request);
         Ok(())
-    }
-
-    pub(crate) fn take(&mut self) -> Option<ReceiveRequest> {
-        self.waiting.pop_front()
-    }
-
-    pub(crate) fn clear(&mut self) {
-        self.waiting.clear();
     }
 }

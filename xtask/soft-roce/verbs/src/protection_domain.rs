@@ -54,7 +54,6 @@ impl ProtectionDomain {
 pub(crate) extern "C" fn ibv_alloc_pd(context: Open) -> *mut ProtectionDomain {
     context.make("ibv_alloc_pd", |locked| {
         let id = locked.nic.alloc_pd().map_err(refused)?;
-        context.domains(|domains| domains.push(id));
         Ok(ProtectionDomain::new(context, id.0))
     })
 }
@@ -68,9 +67,8 @@ pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ProtectionDomain) -> c_i
             return Err(libc::EBUSY);
         }
         let Some((pd, thread_domain)) = &own.on else {
-            locked.nic.dealloc_pd(own.id()).map_err(refused)?;
-            context.domains(|domains| domains.retain(|id| *id != own.id()));
-            return Ok(None);
+            let ended = locked.nic.dealloc_pd(own.id());
+            return ended.map_err(refused).map(|()| None);
         };
         // SAFETY: the domain is alive, as it has a user until now.
         let on = unsafe { &*pd.cast::<ProtectionDomain>() };

@@ -62,27 +62,23 @@ pub(crate) enum Fault {
 
 /// The keys of a card, which are those of regions and windows: the index above eight bits of tag, which
 /// differs each time that an index is given out.
-#[derive(Debug)]
 pub(crate) struct Memory {
+    /// The users of a region are the windows that are bound to it.
     keys: Pool<Keyed>,
 }
 
-#[derive(Debug)]
 enum Keyed {
     Region(Region),
     Window(Window),
 }
 
 /// Registered memory and how it may be used.
-#[derive(Debug)]
 struct Region {
     key: u32,
     domain: DomainId,
     memory: Registered,
     iova: u64,
     access: Access,
-    /// Windows that are bound to it.
-    windows: u32,
 }
 
 impl Region {
@@ -149,7 +145,6 @@ impl Memory {
                 memory,
                 iova,
                 access,
-                windows: 0,
             })
         };
         let index = self.keys.insert(profile.max_keys, make)?;
@@ -162,23 +157,15 @@ impl Memory {
         Ok((key, rkey))
     }
 
-    /// Whether a region or a window belongs to a domain.
-    pub(crate) fn has_keys_of(&self, domain: DomainId) -> bool {
-        self.keys.iter().any(|keyed| match keyed {
-            Keyed::Region(region) => region.domain == domain,
-            Keyed::Window(window) => window.domain == domain,
-        })
-    }
-
-    /// Ends the card's access to a region.
-    pub(crate) fn deregister(&mut self, lkey: u32) -> error::Result<()> {
-        let region = self.region(lkey).ok_or(NO_SUCH_KEY)?;
-        if region.windows > 0 {
+    /// Ends the card's access to a region, and returns the domain that it belonged to.
+    pub(crate) fn deregister(&mut self, lkey: u32) -> error::Result<DomainId> {
+        let domain = self.region(lkey).ok_or(NO_SUCH_KEY)?.domain;
+        if self.keys.users(lkey >> 8) > 0 {
             // As rxe; other drivers say EBUSY.
             return Err(invalid("a window is bound to the region"));
         }
         self.keys.remove(lkey >> 8);
-        Ok(())
+        Ok(domain)
     }
 
     /// The place of an address within the memory that a key is for, wherever that is.

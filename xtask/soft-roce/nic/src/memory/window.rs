@@ -3,7 +3,6 @@
 use super::{Access, Accessor, Keyed, Memory, NO_SUCH_KEY, Region, key};
 use crate::DomainId;
 use crate::error::Result;
-use crate::profile::Profile;
 use crate::request::{Bind, RemoteAddress};
 
 /// The type of a window.
@@ -15,7 +14,6 @@ pub enum WindowKind {
     Type2,
 }
 
-#[derive(Debug)]
 pub(super) struct Window {
     key: u32,
     pub(super) domain: DomainId,
@@ -51,6 +49,12 @@ impl Window {
         is_inside.then_some((binding.region, binding.address.checked_add(offset)?))
     }
 
+    /// Whether it is of type 2, and this queue pair has bound it.
+    fn is_of(&self, queue_pair: u32) -> bool {
+        let is_bound = |binding: Binding| binding.queue_pair == queue_pair;
+        self.kind == WindowKind::Type2 && self.binding.is_some_and(is_bound)
+    }
+
     /// The place of an address within the window, if that is not below it.
     pub(super) fn offset(&self, address: u64) -> Option<u64> {
         let binding = self.binding?;
@@ -68,7 +72,7 @@ impl Memory {
         domain: DomainId,
         kind: WindowKind,
         tag: u8,
-        profile: &Profile,
+        max: u32,
     ) -> Result<u32> {
         let make = |index| {
             Keyed::Window(Window {
@@ -78,30 +82,24 @@ impl Memory {
                 binding: None,
             })
         };
-        let index = self.keys.insert(profile.max_keys, make)?;
+        let index = self.keys.insert(max, make)?;
         Ok(key(index, tag))
     }
 
-    /// Frees a window.
-    pub(crate) fn deallocate_window(&mut self, rkey: u32) -> Result<()> {
-        self.window_mut(rkey).ok_or(NO_SUCH_KEY)?;
-        self.unbind(rkey);
-        self.keys.remove(rkey >> 8);
-        Ok(())
-    }
-
-    /// The key that a window has now, whatever the tag of this one.
-    pub(crate) fn window_key(&self, rkey: u32) -> Option<u32> {
-        match self.keys.get(rkey >> 8)? {
-            Keyed::Window(window) => Some(window.key),
-            Keyed::Region(_) => None,
-        }
+    /// Frees a window, and returns the domain that it belonged to.
+    pub(crate) fn deallocate_window(&mut self, rkey: u32) -> Result<DomainId> {
+        let index = rkey >> 8;
+        let domain = self.window_mut(index).ok_or(NO_SUCH_KEY)?.domain;
+        self.unbind(index);
+        self.keys.remove(index);
+        Ok(domain)
     }
 
     /// Binds a window for a queue pair; nothing if that is not allowed.
     pub(crate) fn bind(&mut self, domain: DomainId, queue_pair: u32, bind: &Bind) -> Option<()> {
-        let window = self.window_mut(bind.window)?;
-        if window.domain != domain {
+        let index = bind.window >> 8;
+        let window = self.window_mut(index)?;
+        if (window.key, window.domain) != (bind.window, domain) {
             return None;
         }
         match window.kind {
@@ -126,13 +124,11 @@ impl Memory {
                 })
             }
         };
-        self.unbind(bind.window);
-        if let Some(binding) = binding
-            && let Some(Keyed::Region(region)) = self.keys.get_mut(binding.region)
-        {
-            region.windows += 1;
+        self.unbind(index);
+        if let Some(binding) = binding {
+            self.keys.count(binding.region, 1);
         }
-        let window = self.window_mut(bind.window)?;
+        let window = self.window_mut(index)?;
         window.key = window.key & !0xff | bind.rkey & 0xff;
         window.binding = binding;
         Some(())
@@ -140,50 +136,36 @@ impl Memory {
 
     /// Invalidates a window of type 2 for the queue pair that bound it; false if that is not allowed.
     pub(crate) fn invalidate(&mut self, domain: DomainId, queue_pair: u32, rkey: u32) -> bool {
-        let is_own = self.window_mut(rkey).is_some_and(|window| {
-            let binding = window.binding.as_ref();
-            let is_bound_here = binding.is_some_and(|binding| binding.queue_pair == queue_pair);
-            window.kind == WindowKind::Type2 && window.domain == domain && is_bound_here
+        let is_own = self.window_mut(rkey >> 8).is_some_and(|window| {
+            (window.key, window.domain) == (rkey, domain) && window.is_of(queue_pair)
         });
         if is_own {
-            self.unbind(rkey);
+            self.unbind(rkey >> 8);
         }
         is_own
     }
 
     /// Invalidates all windows of type 2 that a queue pair has bound, because it is reset or destroyed.
     pub(crate) fn invalidate_all_of(&mut self, queue_pair: u32) {
-        let mut keys = Vec::new();
-        for keyed in self.keys.iter_mut() {
-            if let Keyed::Window(window) = keyed
-                && window.kind == WindowKind::Type2
-                && window
-                    .binding
-                    .is_some_and(|binding| binding.queue_pair == queue_pair)
-            {
-                keys.push(window.key);
+        for index in self.keys.numbers().collect::<Vec<_>>() {
+            let window = self.window_mut(index);
+            if window.is_some_and(|window| window.is_of(queue_pair)) {
+                self.unbind(index);
             }
         }
-        for key in keys {
-            self.unbind(key);
+    }
+
+    fn unbind(&mut self, index: u32) {
+        let window = self.window_mut(index);
+        if let Some(binding) = window.and_then(|window| window.binding.take()) {
+            self.keys.count(binding.region, -1);
         }
     }
 
-    fn unbind(&mut self, rkey: u32) {
-        let binding = self
-            .window_mut(rkey)
-            .and_then(|window| window.binding.take());
-        if let Some(binding) = binding
-            && let Some(Keyed::Region(region)) = self.keys.get_mut(binding.region)
-        {
-            region.windows -= 1;
-        }
-    }
-
-    fn window_mut(&mut self, rkey: u32) -> Option<&mut Window> {
-        match self.keys.get_mut(rkey >> 8)? {
-            Keyed::Window(window) if window.key == rkey => Some(window),
-            _ => None,
+    fn window_mut(&mut self, index: u32) -> Option<&mut Window> {
+        match self.keys.get_mut(index)? {
+            Keyed::Window(window) => Some(window),
+            Keyed::Region(_) => None,
         }
     }
 }

@@ -7,6 +7,7 @@ mod queue_pairs;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
+use std::fmt;
 use std::net::Ipv6Addr;
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use crate::address::GidTable;
 use crate::card::{Card, Counters, Random};
 use crate::completion::CompletionQueueId;
 use crate::error::Result;
-use crate::event::{Event, Events};
+use crate::event::Event;
 use crate::memory::Memory;
 use crate::multicast::Groups;
 use crate::packet::{Header, MULTICAST_QUEUE_PAIR, Route, Transport, icrc, is_intact};
@@ -32,7 +33,6 @@ const FIRST_QUEUE_PAIR: u32 = 16;
 pub struct DomainId(pub u32);
 
 /// A RoCE v2 network card with one port. See the [crate's page](crate).
-#[derive(Debug)]
 pub struct Nic {
     card: Card,
     queue_pairs: Pool<Box<QueuePair>>,
@@ -62,7 +62,7 @@ impl Nic {
                 completion_queues: pool!("completion queue", 0),
                 shared_receives: pool!("shared receive queue", 0),
                 gids: GidTable::default(),
-                events: Events::default(),
+                events: VecDeque::new(),
                 counters: Counters::default(),
                 reserved_rd_atomic: 0,
             },
@@ -84,11 +84,6 @@ impl Nic {
         &self.card.profile
     }
 
-    /// A number from the card's seed, for PSNs and other numbers that a program leaves to chance.
-    pub fn random(&mut self) -> u64 {
-        self.random.next()
-    }
-
     /// Counts of packets so far.
     #[must_use]
     pub const fn counters(&self) -> &Counters {
@@ -105,7 +100,7 @@ impl Nic {
     pub fn set_gid(&mut self, index: u8, gid: Option<Ipv6Addr>) {
         if self.card.gids.get(index) != gid {
             self.card.gids.set(index, gid);
-            self.card.events.push(Event::GidChange);
+            self.card.events.push_back(Event::GidChange);
         }
     }
 
@@ -120,7 +115,7 @@ impl Nic {
     pub fn set_port_up(&mut self, is_up: bool) {
         if self.is_port_up != is_up {
             self.is_port_up = is_up;
-            self.card.events.push(match is_up {
+            self.card.events.push_back(match is_up {
                 true => Event::PortActive,
                 false => Event::PortError,
             });
@@ -129,7 +124,7 @@ impl Nic {
 
     /// Makes the event of a broken device, `DEVICE_FATAL`, as a fault to be tested; all else goes on.
     pub fn break_device(&mut self) {
-        self.card.events.push(Event::DeviceFatal);
+        self.card.events.push_back(Event::DeviceFatal);
     }
 
     /// Breaks a queue pair, as a fault to be tested: it goes to ERR with the event `QP_FATAL`.
@@ -148,7 +143,7 @@ impl Nic {
     pub fn break_completion_queues(&mut self) {
         let queues = self.card.completion_queues.numbers();
         let events = queues.map(|number| Event::CompletionQueueOverrun(CompletionQueueId(number)));
-        events.for_each(|event| self.card.events.push(event));
+        events.for_each(|event| self.card.events.push_back(event));
     }
 
     /// The place of a remote address within the memory that a key is for, so that records of packets do not depend on
@@ -246,7 +241,7 @@ impl Nic {
 
     /// The next event.
     pub fn poll_event(&mut self) -> Option<Event> {
-        let event = self.card.events.pop();
+        let event = self.card.events.pop_front();
         if let Some(Event::CompletionQueueOverrun(id)) = event
             && let Some(queue) = self.card.completion_queues.get_mut(id.0)
         {
@@ -324,10 +319,14 @@ impl Nic {
     /// The state of a queue pair, if there is one with this number.
     #[must_use]
     pub fn state(&self, number: u32) -> Option<QueuePairState> {
-        self.queue_pair(number).map(|queue_pair| queue_pair.state)
+        self.queue_pairs
+            .get(number)
+            .map(|queue_pair| queue_pair.state)
     }
+}
 
-    fn queue_pair(&self, number: u32) -> Option<&QueuePair> {
-        self.queue_pairs.get(number).map(|queue_pair| &**queue_pair)
+impl fmt::Debug for Nic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Nic").finish_non_exhaustive()
     }
 }

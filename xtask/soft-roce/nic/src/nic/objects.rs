@@ -1,10 +1,10 @@
 //! Verbs for protection domains, memory, completion queues and shared receive queues (chapter 11).
 
 use super::{DomainId, Nic};
+use crate::card::Card;
 use crate::completion::{Completion, CompletionQueue, CompletionQueueId};
 use crate::error::{Result, invalid};
 use crate::memory::{Access, Registered, WindowKind};
-use crate::queue_pair::{AttributeMask, QueuePairAttributes, QueuePairState};
 use crate::request::ReceiveRequest;
 use crate::shared_receive::{ReceiveQueue, SharedReceiveId, SharedReceiveQueue};
 
@@ -18,8 +18,7 @@ impl Nic {
     /// `ENOMEM` if there are `max_domains`.
     pub fn alloc_pd(&mut self) -> Result<DomainId> {
         let max = self.card.profile.max_domains;
-        let number = self.domains.insert(max, |_| ());
-        number.map(DomainId)
+        self.domains.insert(max, |_| ()).map(DomainId)
     }
 
     /// Deallocates a protection domain (`ibv_dealloc_pd`).
@@ -28,34 +27,7 @@ impl Nic {
     ///
     /// `EBUSY` if something belongs to it.
     pub fn dealloc_pd(&mut self, domain: DomainId) -> Result<()> {
-        let is_used = self.card.memory.has_keys_of(domain)
-            || self
-                .queue_pairs
-                .iter()
-                .any(|it| it.options.domain == domain)
-            || self
-                .card
-                .shared_receives
-                .iter()
-                .any(|it| it.domain == domain);
-        let reason = "something belongs to the protection domain";
-        self.domains.destroy(domain.0, is_used, reason)
-    }
-
-    /// Ends what the queue pairs of a domain do: they go to ERR, and serve no peer any more.
-    pub fn end_queue_pairs(&mut self, domain: DomainId) {
-        let ended = QueuePairAttributes {
-            state: QueuePairState::Err,
-            ..QueuePairAttributes::default()
-        };
-        let numbers: Vec<u32> = self.queue_pairs.numbers().collect();
-        for number in numbers {
-            let found = self.queue_pair(number);
-            if found.is_some_and(|found| found.options.domain == domain) {
-                // Each state but RESET goes to ERR; in RESET it serves nobody.
-                let _in_reset = self.modify_qp(number, &ended, AttributeMask::STATE);
-            }
-        }
+        self.domains.destroy(domain.0)
     }
 
     /// Registers memory (`ibv_reg_mr_iova`), which gets the addresses from `iova` on; returns its `lkey`, and
@@ -74,9 +46,13 @@ impl Nic {
     ) -> Result<(u32, u32)> {
         self.domains.find(domain.0)?;
         let tag = self.random.byte();
-        let card = &mut self.card;
-        card.memory
-            .register(domain, memory, iova, access, tag, &card.profile)
+        let Card {
+            memory: keys,
+            profile,
+            ..
+        } = &mut self.card;
+        let registered = keys.register(domain, memory, iova, access, tag, profile);
+        registered.inspect(|_| self.domains.count(domain.0, 1))
     }
 
     /// Deregisters memory (`ibv_dereg_mr`), by its `lkey`. The card does not touch it after that.
@@ -85,7 +61,9 @@ impl Nic {
     ///
     /// `EINVAL` while a window is bound to it.
     pub fn dereg_mr(&mut self, lkey: u32) -> Result<()> {
-        self.card.memory.deregister(lkey)
+        let domain = self.card.memory.deregister(lkey)?;
+        self.domains.count(domain.0, -1);
+        Ok(())
     }
 
     /// Allocates a memory window (`ibv_alloc_mw`), and returns its `rkey`.
@@ -96,24 +74,21 @@ impl Nic {
     pub fn alloc_mw(&mut self, domain: DomainId, kind: WindowKind) -> Result<u32> {
         self.domains.find(domain.0)?;
         let tag = self.random.byte();
-        let card = &mut self.card;
-        card.memory
-            .allocate_window(domain, kind, tag, &card.profile)
+        let max = self.card.profile.max_keys;
+        let allocated = self.card.memory.allocate_window(domain, kind, tag, max);
+        allocated.inspect(|_| self.domains.count(domain.0, 1))
     }
 
-    /// Deallocates a memory window (`ibv_dealloc_mw`), by its `rkey`; that ends the access that it gave.
+    /// Deallocates a memory window (`ibv_dealloc_mw`), by any `rkey` that it has had, as they differ in their tags; that
+    /// ends the access that it gave.
     ///
     /// # Errors
     ///
     /// `ENOENT` if there is none with this key.
     pub fn dealloc_mw(&mut self, rkey: u32) -> Result<()> {
-        self.card.memory.deallocate_window(rkey)
-    }
-
-    /// The key that a window has now, by that of its keys before, which differ in their tags.
-    #[must_use]
-    pub fn window_key(&self, rkey: u32) -> Option<u32> {
-        self.card.memory.window_key(rkey)
+        let domain = self.card.memory.deallocate_window(rkey)?;
+        self.domains.count(domain.0, -1);
+        Ok(())
     }
 }
 
@@ -147,7 +122,7 @@ impl Nic {
         let made = profile.capacity(capacity);
         let is_possible = capacity > 0 && capacity <= profile.max_cqe;
         let queue = self.card.completion_queues.find_mut(cq.0)?;
-        if !is_possible || usize::try_from(made).is_ok_and(|made| made < queue.len()) {
+        if !is_possible || usize::try_from(made).is_ok_and(|made| made < queue.entries.len()) {
             return Err(invalid(
                 "the completions in the queue need more room, or it is more than max_cqe",
             ));
@@ -169,15 +144,17 @@ impl Nic {
     ///
     /// `EBUSY` while a queue pair uses it.
     pub fn destroy_cq(&mut self, cq: CompletionQueueId) -> Result<()> {
-        let mut users = self.queue_pairs.iter().map(|it| &it.options);
-        let is_used = users.any(|it| [it.send_cq, it.recv_cq].contains(&cq));
-        let reason = "a queue pair uses the completion queue";
-        self.card.completion_queues.destroy(cq.0, is_used, reason)
+        self.card.completion_queues.destroy(cq.0).map(drop)
     }
 
     /// Takes the oldest completion (`ibv_poll_cq`).
     pub fn poll_cq(&mut self, cq: CompletionQueueId) -> Option<Completion> {
-        let (completion, slots) = self.card.completion_queues.get_mut(cq.0)?.poll()?;
+        let (completion, slots) = self
+            .card
+            .completion_queues
+            .get_mut(cq.0)?
+            .entries
+            .pop_front()?;
         if slots > 0 {
             let number = completion.queue_pair;
             if let Some(found) = self.queue_pairs.get_mut(number) {
@@ -228,8 +205,9 @@ impl Nic {
             limit,
         };
         let max = profile.max_shared_receive_queues;
-        let number = self.card.shared_receives.insert(max, |_| shared);
-        number.map(SharedReceiveId)
+        let number = self.card.shared_receives.insert(max, |_| shared)?;
+        self.domains.count(domain.0, 1);
+        Ok(SharedReceiveId(number))
     }
 
     /// Arms the limit, or changes the capacity (`ibv_modify_srq`).
@@ -246,7 +224,8 @@ impl Nic {
         let profile = &self.card.profile;
         let shared = self.card.shared_receives.find_mut(srq.0)?;
         let made = max_wr.map_or(shared.queue.max_wr, |max_wr| profile.capacity(max_wr));
-        let is_too_small = usize::try_from(made).is_ok_and(|made| made < shared.queue.len());
+        let is_too_small =
+            usize::try_from(made).is_ok_and(|made| made < shared.queue.waiting.len());
         if max_wr.is_some_and(|max_wr| max_wr == 0 || max_wr > profile.max_srq_wr) || is_too_small {
             return Err(invalid(
                 "the receives in the queue need more room, or it is more than max_srq_wr",
@@ -271,10 +250,9 @@ impl Nic {
     ///
     /// `EBUSY` while a queue pair uses it.
     pub fn destroy_srq(&mut self, srq: SharedReceiveId) -> Result<()> {
-        let mut users = self.queue_pairs.iter();
-        let is_used = users.any(|it| it.options.shared_receives == Some(srq));
-        let reason = "a queue pair uses the shared receive queue";
-        self.card.shared_receives.destroy(srq.0, is_used, reason)
+        let destroyed = self.card.shared_receives.destroy(srq.0)?;
+        self.domains.count(destroyed.domain.0, -1);
+        Ok(())
     }
 
     /// Posts a receive to a shared queue (`ibv_post_srq_recv`).

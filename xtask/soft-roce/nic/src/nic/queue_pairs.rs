@@ -29,8 +29,21 @@ impl Nic {
         }
         let options = options.fitted(&self.card.profile)?;
         let profile = &self.card.profile;
-        let make = |number| Box::new(QueuePair::new(number, options, profile));
-        self.queue_pairs.insert(profile.max_queue_pairs, make)
+        let make = |number| Box::new(QueuePair::new(number, options));
+        let number = self.queue_pairs.insert(profile.max_queue_pairs, make)?;
+        self.count(&options, 1);
+        Ok(number)
+    }
+
+    /// Counts a queue pair among the users of the objects that it was made with.
+    fn count(&mut self, options: &QueuePairOptions, change: i32) {
+        self.domains.count(options.domain.0, change);
+        for cq in [options.send_cq, options.recv_cq] {
+            self.card.completion_queues.count(cq.0, change);
+        }
+        if let Some(srq) = options.shared_receives {
+            self.card.shared_receives.count(srq.0, change);
+        }
     }
 
     /// Changes a queue pair (`ibv_modify_qp`).
@@ -97,14 +110,13 @@ impl Nic {
     /// All attributes (`ibv_query_qp`).
     #[must_use]
     pub fn query_qp(&self, number: u32) -> Option<QueuePairAttributes> {
-        self.queue_pair(number).map(QueuePair::query)
+        self.queue_pairs.get(number).map(|found| found.query())
     }
 
     /// The options of a queue pair, with the capacities that it really has.
     #[must_use]
     pub fn qp_options(&self, number: u32) -> Option<&QueuePairOptions> {
-        self.queue_pair(number)
-            .map(|queue_pair| &queue_pair.options)
+        self.queue_pairs.get(number).map(|found| &found.options)
     }
 
     /// Destroys a queue pair (`ibv_destroy_qp`): what is posted vanishes, and no packet reaches it any more.
@@ -113,15 +125,15 @@ impl Nic {
     ///
     /// `EBUSY` while it is attached to a multicast group.
     pub fn destroy_qp(&mut self, number: u32) -> Result<()> {
-        let queue_pair = self.queue_pairs.find(number)?;
+        self.queue_pairs.find(number)?;
         if self.groups.have(number) {
             return Err(busy("the queue pair is attached to a multicast group"));
         }
-        let options = queue_pair.options;
-        self.card.reserved_rd_atomic -= u32::from(queue_pair.attributes.max_dest_rd_atomic);
-        drop(self.queue_pairs.remove(number));
+        let mut ended = self.queue_pairs.destroy(number)?;
+        ended.reset(&mut self.card);
+        let options = ended.options;
+        self.count(&options, -1);
         self.ready.retain(|ready| *ready != number);
-        self.card.memory.invalidate_all_of(number);
         if self.card.profile.destroy_removes_completions {
             for cq in [options.send_cq, options.recv_cq] {
                 if let Some(queue) = self.card.completion_queues.get_mut(cq.0) {

@@ -1,7 +1,7 @@
 //! Options that a queue pair is made with, and attributes that are changed later (`ibv_qp_init_attr`, `ibv_qp_attr`).
 
+use super::QueuePair;
 use super::state::{AttributeMask, QueuePairState, check};
-use super::{QueuePair, Requester, Responder};
 use crate::DomainId;
 use crate::address::AddressVector;
 use crate::card::Card;
@@ -179,19 +179,7 @@ impl QueuePair {
 
     fn enter(&mut self, card: &mut Card, to: QueuePairState) {
         match to {
-            QueuePairState::Reset => {
-                self.requester = Requester::default();
-                self.responder = Responder::default();
-                self.receives.clear();
-                self.send_slots.reset();
-                self.receive_slots.reset();
-                self.flush_at = None;
-                self.is_overrun = false;
-                card.memory.invalidate_all_of(self.number);
-                card.reserved_rd_atomic -= u32::from(self.attributes.max_dest_rd_atomic);
-                self.attributes = QueuePairAttributes::default();
-                self.state = to;
-            }
+            QueuePairState::Reset => self.reset(card),
             QueuePairState::Err => {
                 self.responder.replies.clear();
                 self.fail(card);
@@ -202,6 +190,19 @@ impl QueuePair {
                 self.state = other;
             }
         }
+    }
+
+    /// Takes back all that was done since the queue pair was made.
+    pub(crate) fn reset(&mut self, card: &mut Card) {
+        if self.has_bound {
+            card.memory.invalidate_all_of(self.number);
+        }
+        card.reserved_rd_atomic -= u32::from(self.attributes.max_dest_rd_atomic);
+        *self = Self {
+            is_ready: self.is_ready,
+            scheduled: self.scheduled,
+            ..Self::new(self.number, self.options)
+        };
     }
 
     /// All attributes as they are (`ibv_query_qp`).

@@ -15,7 +15,7 @@ impl QueuePair {
         self.state = QueuePairState::Err;
         self.requester.stop();
         if self.options.shared_receives.is_some() && card.profile.last_wqe_reached {
-            card.events.push(Event::LastWqeReached(self.number));
+            card.events.push_back(Event::LastWqeReached(self.number));
         }
     }
 
@@ -39,13 +39,13 @@ impl QueuePair {
     /// Draws the conclusions of all that has changed; every entry point ends with it.
     pub(super) fn settle(&mut self, card: &mut Card) {
         if std::mem::take(&mut self.is_overrun) && self.state != QueuePairState::Err {
-            card.events.push(Event::QueuePairFatal(self.number));
+            card.events.push_back(Event::QueuePairFatal(self.number));
             self.fail(card);
         }
         match self.state {
             QueuePairState::Sqd if !self.is_drained && self.requester.is_drained() => {
                 self.is_drained = true;
-                card.events.push(Event::SendQueueDrained(self.number));
+                card.events.push_back(Event::SendQueueDrained(self.number));
             }
             QueuePairState::Sqe | QueuePairState::Err
                 if self.flush_at.is_none() && self.has_to_flush() =>
@@ -60,7 +60,7 @@ impl QueuePair {
     }
 
     fn has_to_flush(&self) -> bool {
-        let has_receives = self.responder.receive.is_some() || self.receives.len() > 0;
+        let has_receives = self.responder.receive.is_some() || !self.receives.waiting.is_empty();
         !self.requester.queue.is_empty() || self.state == QueuePairState::Err && has_receives
     }
 
@@ -82,7 +82,7 @@ impl QueuePair {
         }
         while self.state == QueuePairState::Err {
             let begun = self.responder.receive.take();
-            let Some(receive) = begun.or_else(|| self.receives.take()) else {
+            let Some(receive) = begun.or_else(|| self.receives.waiting.pop_front()) else {
                 break;
             };
             self.fail_receive(card, receive, Status::WR_FLUSH_ERR);

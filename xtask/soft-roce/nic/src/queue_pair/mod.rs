@@ -25,14 +25,12 @@ use crate::completion::{CompletedOpcode, Completion};
 use crate::error::{Result, invalid};
 use crate::memory::{Access, Accessor};
 use crate::packet::{Header, Route, Transport};
-use crate::profile::Profile;
 use crate::request::ReceiveRequest;
 use crate::shared_receive::ReceiveQueue;
 use responder::Responder;
 use send_queue::Requester;
 use slots::Slots;
 
-#[derive(Debug)]
 pub(crate) struct QueuePair {
     pub(crate) number: u32,
     pub(crate) options: QueuePairOptions,
@@ -45,6 +43,8 @@ pub(crate) struct QueuePair {
     receive_slots: Slots,
     /// When the requests of a queue pair in ERR or SQE are flushed.
     flush_at: Option<Duration>,
+    /// Whether it has bound windows, which end with it.
+    has_bound: bool,
     /// Whether a queue pair in SQD has completed all that it had begun.
     is_drained: bool,
     /// Whether a completion was lost, on a card where that breaks the queue pair.
@@ -56,7 +56,7 @@ pub(crate) struct QueuePair {
 }
 
 impl QueuePair {
-    pub(crate) fn new(number: u32, options: QueuePairOptions, profile: &Profile) -> Self {
+    pub(crate) fn new(number: u32, options: QueuePairOptions) -> Self {
         Self {
             number,
             state: QueuePairState::Reset,
@@ -64,10 +64,11 @@ impl QueuePair {
             requester: Requester::default(),
             responder: Responder::default(),
             receives: ReceiveQueue::new(options.max_recv_wr, options.max_recv_sge),
-            send_slots: Slots::new(profile.holds_slots),
-            receive_slots: Slots::new(profile.holds_slots),
+            send_slots: Slots::default(),
+            receive_slots: Slots::default(),
             options,
             flush_at: None,
+            has_bound: false,
             is_drained: false,
             is_overrun: false,
             is_ready: false,
@@ -182,7 +183,7 @@ impl QueuePair {
     }
 
     fn complete_receive(&mut self, card: &mut Card, completion: Completion, is_solicited: bool) {
-        if self.options.shared_receives.is_none() {
+        if self.options.shared_receives.is_none() && card.profile.holds_slots {
             self.receive_slots.retire();
         }
         let slots = self.receive_slots.claim();

@@ -43,6 +43,7 @@ impl QueuePair {
             }
             let local = match entry.request.opcode {
                 SendOpcode::BindWindow(bind) if self.options.transport != Transport::Ud => {
+                    self.has_bound = true;
                     let bound = card.memory.bind(self.options.domain, self.number, &bind);
                     Some((bound.is_some(), Status::MW_BIND_ERR))
                 }

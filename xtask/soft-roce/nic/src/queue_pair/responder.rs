@@ -15,7 +15,7 @@ use crate::packet::{
 use crate::request::{ReceiveRequest, RemoteAddress};
 
 /// State of the receiving half: the place in the peer's sequence, and the answers to be sent.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Responder {
     /// PSN that is expected next.
     pub(super) psn: Psn,
@@ -81,7 +81,7 @@ impl QueuePair {
             self.responder.has_begun = true;
             if self.state == Rtr && card.profile.communication_established {
                 card.events
-                    .push(Event::CommunicationEstablished(self.number));
+                    .push_back(Event::CommunicationEstablished(self.number));
             }
         }
         match self.options.transport {
@@ -133,7 +133,7 @@ impl QueuePair {
             Err(Refusal::Nak(code, status)) => {
                 self.answer(header.psn, Syndrome::Nak(code));
                 if card.profile.request_error_events {
-                    card.events.push(match code {
+                    card.events.push_back(match code {
                         NakCode::RemoteAccessError => Event::QueuePairAccessError(self.number),
                         _ => Event::QueuePairRequestError(self.number),
                     });
@@ -344,18 +344,18 @@ impl QueuePair {
             return true;
         }
         self.responder.receive = match self.options.shared_receives {
-            None => self.receives.take(),
+            None => self.receives.waiting.pop_front(),
             Some(id) => {
                 let Some(shared) = card.shared_receives.get_mut(id.0) else {
                     return false;
                 };
-                let taken = shared.queue.take();
-                let is_below =
-                    u32::try_from(shared.queue.len()).is_ok_and(|len| len < shared.limit);
+                let taken = shared.queue.waiting.pop_front();
+                let waiting = u32::try_from(shared.queue.waiting.len());
+                let is_below = waiting.is_ok_and(|waiting| waiting < shared.limit);
                 if taken.is_some() && is_below {
                     // One event, until the limit is set again.
                     shared.limit = 0;
-                    card.events.push(Event::SharedReceiveLimitReached(id));
+                    card.events.push_back(Event::SharedReceiveLimitReached(id));
                 }
                 taken
             }

@@ -13,7 +13,7 @@ use crate::packet::{Psn, Transport};
 use crate::request::{Data, SendOpcode, SendRequest};
 
 /// The send queue and how far it has come.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Requester {
     /// Requests that are posted and not completed, oldest first.
     pub(super) queue: VecDeque<Entry>,
@@ -42,7 +42,6 @@ pub(super) struct Requester {
 }
 
 /// A request that is posted.
-#[derive(Debug)]
 pub(super) struct Entry {
     pub(super) request: SendRequest,
     pub(super) length: u32,
@@ -302,7 +301,9 @@ impl QueuePair {
 
     /// Completes an entry that is taken off the queue; success without a signal makes no completion.
     pub(super) fn complete_entry(&mut self, card: &mut Card, entry: Entry, status: Status) {
-        self.send_slots.retire();
+        if card.profile.holds_slots {
+            self.send_slots.retire();
+        }
         if entry.request.is_signaled || self.options.all_signaled || status != Status::SUCCESS {
             let mut completion = Completion::new(
                 self.number,

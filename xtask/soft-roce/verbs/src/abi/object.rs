@@ -10,7 +10,6 @@ use super::context::Open;
 
 structures! {
     (Clone, Copy)
-    #[derive(Debug)]
     ibv_device {
         ops: [*mut c_void; 2];
         node_type transport_type: u32;

@@ -5,17 +5,16 @@ use std::ffi::c_int;
 use std::mem::offset_of;
 use std::ops::Deref;
 use std::ptr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 
-use soft_nic::DomainId;
+use soft_nic::{AttributeMask, QueuePairAttributes, QueuePairState};
 
 use super::{port, query};
 use crate::abi::context::{EXTENDED, Open, Verb, ibv_context_ops, verbs_context};
 use crate::completion_queue::{create_cq_ex, poll};
 use crate::errno::{Errno, answer, code, fail};
 use crate::event::{EventQueue, Sink, Unacknowledged};
-use crate::lock::lock;
 use crate::memory::{advise_mr, window};
 use crate::network::{Attendance, Card, Locked};
 use crate::queue_pair::{create_qp_ex, post};
@@ -31,8 +30,6 @@ pub(crate) struct Context {
     pub(crate) events: Arc<EventQueue>,
     /// Objects that were made and have not ended.
     objects: AtomicUsize,
-    /// Protection domains among them.
-    domains: Mutex<Vec<DomainId>>,
     _attendance: Attendance,
 }
 
@@ -60,11 +57,6 @@ impl Context {
     /// Completion vectors.
     pub(crate) const fn vectors(&self) -> u32 {
         self.verbs.context.num_comp_vectors.cast_unsigned()
-    }
-
-    /// Changes the list of protection domains.
-    pub(crate) fn domains(&self, change: impl FnOnce(&mut Vec<DomainId>)) {
-        change(&mut lock(&self.domains));
     }
 
     /// Makes an object of C's by a verb; null, with errno, if that is refused.
@@ -176,7 +168,6 @@ pub(crate) unsafe extern "C" fn ibv_open_device(device: *const Card) -> Open {
         card,
         events,
         objects: AtomicUsize::new(0),
-        domains: Mutex::default(),
         _attendance: attendance,
     }));
     let context = made.wrapping_byte_add(offset_of!(verbs_context, context));
@@ -188,10 +179,17 @@ pub(crate) unsafe extern "C" fn ibv_open_device(device: *const Card) -> Open {
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_close_device(context: Open) -> c_int {
     let closed = context.card.verb("ibv_close_device", |locked| {
-        context.domains(|domains| {
-            let domains = domains.iter();
-            domains.for_each(|domain| locked.nic.end_queue_pairs(*domain));
-        });
+        let ended = QueuePairAttributes {
+            state: QueuePairState::Err,
+            ..QueuePairAttributes::default()
+        };
+        for (number, sink) in &locked.events.queue_pairs {
+            if Arc::ptr_eq(&sink.queue, &context.events) {
+                // Each state but RESET goes to ERR; in RESET it serves nobody.
+                let nic = &mut locked.nic;
+                let _in_reset = nic.modify_qp(*number, &ended, AttributeMask::STATE);
+            }
+        }
         let contexts = &mut locked.events.contexts;
         contexts.retain(|queue| !Arc::ptr_eq(queue, &context.events));
         Ok(context.objects.load(Ordering::Relaxed))

@@ -18,7 +18,6 @@ use crate::network::{Card, Host};
 
 /// C's device, which is the beginning of a [`Card`].
 #[repr(C)]
-#[derive(Debug)]
 pub(crate) struct Device {
     device: ibv_device,
     guid: u64,

@@ -12,7 +12,7 @@ use soft_nic::Event;
 pub(crate) use queue::{Announced, Event as Waiting, EventQueue, Unacknowledged};
 
 /// Where the events of an object go.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct Sink {
     /// Address of the object, as a program knows it.
     pub(crate) object: usize,
@@ -30,7 +30,7 @@ impl Sink {
 }
 
 /// Where the events of a card's objects go. Objects are here from their creation to their end.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Events {
     /// Completion events of queues that have a channel.
     pub(crate) completions: BTreeMap<u32, Sink>,

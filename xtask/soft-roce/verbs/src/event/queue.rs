@@ -11,7 +11,6 @@ use crate::network::{Card, descriptors};
 
 /// Events that wait to be got. Its eventfd is written to for each, and emptied with the last, so that poll and epoll see
 /// whether there are any.
-#[derive(Debug)]
 pub(crate) struct EventQueue<T = Announced> {
     descriptor: OwnedFd,
     waiting: Mutex<VecDeque<T>>,
@@ -24,7 +23,6 @@ pub(crate) trait Event {
 }
 
 /// An event of a verb's object.
-#[derive(Debug)]
 pub(crate) struct Announced {
     /// C's number.
     pub(crate) event: u32,
@@ -146,7 +144,7 @@ impl<T> Drop for EventQueue<T> {
 }
 
 /// The events of an object that a program has got and not acknowledged: its end waits for them.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Unacknowledged {
     count: Mutex<u32>,
     changed: Condvar,

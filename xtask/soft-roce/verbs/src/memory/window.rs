@@ -39,8 +39,8 @@ pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
     // SAFETY: the caller has a window that is alive.
     let context = unsafe { (*mw).context };
     let end = |locked: &mut Locked<'_>, own: &ibv_mw| {
-        let rkey = locked.nic.window_key(own.handle).ok_or(libc::EINVAL)?;
-        locked.nic.dealloc_mw(rkey).map_err(refused)?;
+        // The key that it had first: it may have another tag since.
+        locked.nic.dealloc_mw(own.handle).map_err(refused)?;
         Ok(None)
     };
     // SAFETY: `alloc_mw` made it, and the caller does not use it again.

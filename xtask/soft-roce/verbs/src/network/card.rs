@@ -1,6 +1,5 @@
 //! Cards as the C layer has them: each call locks the network, and carries packets before it unlocks it.
 
-use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::thread;
 use std::time::Duration;
@@ -17,28 +16,20 @@ use crate::rdmacm::{Manager, Opened};
 
 /// A card of a host. C's `ibv_device` is at its beginning.
 #[repr(C)]
-#[derive(Debug)]
 pub(crate) struct Card {
     pub(crate) device: Device,
     pub(super) network: Arc<Network>,
     /// Its place among the cards of its network.
     pub(crate) side: usize,
-    pub(super) hook: OnceLock<Hook>,
+    pub(super) hook: OnceLock<Arc<Hook>>,
     /// The context and domain that identifiers of librdmacm share.
     pub(crate) opened: Mutex<Weak<Opened>>,
 }
 
 /// A function of a test's that runs before each call of a verb.
-pub(super) struct Hook(pub(super) Box<dyn Fn(&'static str) + Send + Sync>);
-
-impl fmt::Debug for Hook {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Hook").finish_non_exhaustive()
-    }
-}
+pub(super) type Hook = dyn Fn(&'static str) + Send + Sync;
 
 /// A card with its network locked.
-#[derive(Debug)]
 pub(crate) struct Locked<'a> {
     pub(crate) nic: &'a mut Nic,
     pub(crate) events: &'a mut Events,
@@ -82,7 +73,7 @@ impl Card {
 
     /// A verb begins, with nothing locked.
     pub(crate) fn begin(&self, verb: &'static str) {
-        if let Some(Hook(hook)) = self.hook.get() {
+        if let Some(hook) = self.hook.get() {
             hook(verb);
         }
     }

@@ -13,7 +13,6 @@ const READING: u64 = 1_000;
 pub(super) const EPOCH: Duration = Duration::from_secs(1);
 
 /// The time since the network was made.
-#[derive(Debug)]
 pub(super) enum Clock {
     /// Runs by itself, since this reading of the kernel's, and this time of the wall's.
     Real { start: Duration, wall: Duration },

@@ -10,7 +10,7 @@ use std::ptr;
 use std::sync::Arc;
 
 use super::host::Shared;
-use super::interpose;
+use super::{Network, interpose};
 
 thread_local! {
     // Neither initialized nor dropped, so that it can be read at any time.
@@ -51,9 +51,9 @@ pub(super) fn host() -> Option<Arc<Shared>> {
     Some(unsafe { Arc::from_raw(host) })
 }
 
-/// Calls a function with the host that this thread entered. It neither locks nor allocates.
-pub(super) fn with<T>(call: impl FnOnce(&Shared) -> Option<T>) -> Option<T> {
+/// Calls a function with the network of the host that this thread entered. It neither locks nor allocates.
+pub(super) fn with<T>(call: impl FnOnce(&Network) -> Option<T>) -> Option<T> {
     // SAFETY: it is null, or `enter` has it from an `Arc`, which it borrows while the pointer is here.
     let host = unsafe { HOST.get().as_ref() };
-    host.and_then(call)
+    host.and_then(|host| call(&host.network))
 }

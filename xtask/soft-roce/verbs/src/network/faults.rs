@@ -3,7 +3,7 @@
 use crate::errno::Errno;
 
 /// Faults of one card.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Faults {
     planned: Vec<Refusal>,
     /// The host has died: nothing works but ends of objects.
@@ -11,7 +11,6 @@ pub(super) struct Faults {
     pub(super) fired: u64,
 }
 
-#[derive(Debug)]
 struct Refusal {
     verb: &'static str,
     /// Calls that go well before.

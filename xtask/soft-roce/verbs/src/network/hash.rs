@@ -11,7 +11,6 @@ const BTH: usize = 12;
 const ICRC: usize = 4;
 
 /// A hash that is the same on each machine, and by each compiler.
-#[derive(Debug)]
 pub(super) struct Hash(u64);
 
 impl Hash {

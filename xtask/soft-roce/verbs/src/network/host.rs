@@ -4,16 +4,16 @@
     reason = "changes return what they were made on, for the next one"
 )]
 
+use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::{Arc, LazyLock, Mutex, OnceLock};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
 
 use soft_nic::Profile;
 
 use super::card::Hook;
 use super::state::{Side, State};
-use super::{Card, Clock, Network, current, settings};
+use super::{Card, Network, current, settings};
 use crate::device::Device;
 
 /// A host of a [`Fabric`](crate::Fabric): the devices that a thread sees.
@@ -29,11 +29,10 @@ pub struct Host {
     at_step: Option<u64>,
 }
 
-#[derive(Debug)]
 pub(super) struct Shared {
     name: String,
     number: usize,
-    network: Arc<Network>,
+    pub(super) network: Arc<Network>,
     cards: Vec<Arc<Card>>,
 }
 
@@ -161,10 +160,9 @@ impl Host {
     /// Runs a function before each call of a verb that is no post, with its name, on the caller's thread and with
     /// nothing locked: it may block, as drivers do. A host has one such function, the first.
     pub fn before(&self, hook: impl Fn(&'static str) + Send + Sync + 'static) -> &Self {
-        let hook = Arc::new(hook);
+        let hook: Arc<Hook> = Arc::new(hook);
         for card in self.cards() {
-            let hook = Arc::clone(&hook);
-            let _first = card.hook.set(Hook(Box::new(move |verb| hook(verb))));
+            let _first = card.hook.set(Arc::clone(&hook));
         }
         self
     }
@@ -220,23 +218,9 @@ impl Host {
     }
 }
 
-impl Shared {
-    pub(super) fn clock(&self) -> &Clock {
-        &self.network.clock
-    }
-
-    /// Bytes from the seed, in the place of the system's; `None` if time is real.
-    pub(super) fn random(&self) -> Option<u64> {
-        self.network.random()
-    }
-
-    /// Moves virtual time, but not beyond `limit`; false if somebody has the network locked.
-    pub(super) fn try_step(&self, limit: Option<Duration>) -> bool {
-        let Ok(mut state) = self.network.state.try_lock() else {
-            return false;
-        };
-        state.step(&self.network.clock, limit);
-        true
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)
     }
 }
 

@@ -18,8 +18,7 @@ use std::time::Duration;
 use libc::{clockid_t, nfds_t, pollfd, size_t, ssize_t, timespec};
 
 use super::clock::EPOCH;
-use super::host::Shared;
-use super::{current, descriptors};
+use super::{Network, current, descriptors};
 use crate::errno::{fail, last};
 
 /// The functions, so that a program that has this in it has them, too.
@@ -90,13 +89,13 @@ fn duration(spec: &timespec) -> Duration {
 
 /// The instant of this thread's virtual time; nothing if its time is real.
 fn now() -> Option<Duration> {
-    current::with(|host| host.clock().read())
+    current::with(|network| network.clock.read())
 }
 
 /// Moves this thread's virtual time to the next packet or timer before `limit`, or there.
 fn pass(limit: Option<Duration>) {
     let limit = limit.map(|limit| limit.saturating_sub(EPOCH));
-    if current::with(|host| Some(host.try_step(limit))) == Some(false) {
+    if current::with(|network| Some(network.try_step(limit))) == Some(false) {
         // Another thread has the network, or this one in the function that a signal has interrupted.
         rest();
     }
@@ -241,7 +240,7 @@ unsafe extern "C" fn poll(entries: *mut pollfd, count: nfds_t, millis: c_int) ->
 unsafe extern "C" fn getrandom(buffer: *mut c_void, length: size_t, flags: c_uint) -> ssize_t {
     let mut done = 0;
     while done < length
-        && let Some(number) = current::with(Shared::random)
+        && let Some(number) = current::with(Network::random)
     {
         let bytes = number.to_le_bytes();
         let part = bytes.len().min(length - done);

@@ -32,6 +32,7 @@ mod tests;
 mod udp;
 mod wire;
 
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -54,7 +55,6 @@ use crate::later;
 use crate::lock::lock;
 
 /// A network, which its hosts and cards share.
-#[derive(Debug)]
 struct Network {
     clock: Clock,
     service: Service,
@@ -142,11 +142,26 @@ impl Network {
         state.send_answers();
     }
 
+    /// Moves virtual time, but not beyond `limit`; false if somebody has the network locked.
+    fn try_step(&self, limit: Option<Duration>) -> bool {
+        let state = self.state.try_lock();
+        state.is_ok_and(|mut state| {
+            state.step(&self.clock, limit);
+            true
+        })
+    }
+
     /// Moves virtual time to the next packet or timer, but not beyond `limit`. False if there was none, or if time is
     /// real.
     fn step(&self, limit: Option<Duration>) -> bool {
         let moved = self.clock.is_virtual() && self.lock().step(&self.clock, limit);
         later::log();
         moved
+    }
+}
+
+impl fmt::Debug for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Network").finish_non_exhaustive()
     }
 }

@@ -25,7 +25,7 @@ struct Watched {
 }
 
 /// The descriptors of a network that tasks may wait for, in the order in which they were added.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Notifiers(Mutex<Vec<Weak<Watched>>>);
 
 impl FabricNotifier {
@@ -71,7 +71,6 @@ impl Notifiers {
     }
 }
 
-#[derive(Debug)]
 struct Woken(AtomicBool);
 
 impl Wake for Woken {

@@ -13,7 +13,6 @@ const MAGIC: u32 = 0xa1b2_3c4d;
 const LINK_TYPE: u32 = 101;
 
 /// A file that packets are written to as they are sent, so that it is whole even if the process dies.
-#[derive(Debug)]
 pub(super) struct Pcap(File);
 
 impl Pcap {

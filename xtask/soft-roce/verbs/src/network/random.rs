@@ -1,7 +1,6 @@
 //! Numbers from a seed: `SplitMix64`.
 
 /// A generator of numbers.
-#[derive(Debug)]
 pub(crate) struct Random(u64);
 
 impl Random {

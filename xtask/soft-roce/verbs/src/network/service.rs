@@ -9,13 +9,13 @@ use crate::later;
 use crate::lock::lock;
 
 /// The thread of a network in real time, which lives as long as somebody may sleep.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Service {
     state: Mutex<State>,
     changed: Condvar,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct State {
     attendances: usize,
     is_running: bool,
@@ -24,7 +24,6 @@ struct State {
 }
 
 /// Timers of the network run until this is dropped.
-#[derive(Debug)]
 pub(crate) struct Attendance(Arc<Network>);
 
 impl Service {

@@ -14,7 +14,7 @@ use super::state::Side;
 const GIDS: u8 = 2;
 
 /// Faults of packets that a card sends, unless that is up to a link.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Wire {
     pub(super) direction: Option<Direction>,
     /// Bits in a second, if not any number.

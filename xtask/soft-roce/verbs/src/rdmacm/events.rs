@@ -37,7 +37,6 @@ pub(crate) struct Param {
 }
 
 /// An event that has arrived.
-#[derive(Debug)]
 pub(crate) struct Arrived {
     /// The endpoint that it is about.
     pub(crate) number: u32,

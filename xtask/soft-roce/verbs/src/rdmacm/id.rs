@@ -203,7 +203,6 @@ impl Id {
 }
 
 /// The context of a card that all identifiers of the process have, and its domain.
-#[derive(Debug)]
 pub(crate) struct Opened {
     pub(super) context: Open,
     pd: *mut ProtectionDomain,

@@ -15,7 +15,6 @@ mod outbox;
 mod system;
 
 use std::array;
-use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, UdpSocket};
 use std::os::fd::{AsRawFd, RawFd};
@@ -169,14 +168,6 @@ fn wake() -> io::Result<[UnixDatagram; 2]> {
     one.set_nonblocking(true)?;
     other.set_nonblocking(true)?;
     Ok([one, other])
-}
-
-impl fmt::Debug for Udp {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Udp")
-            .field("sockets", &self.sockets)
-            .finish_non_exhaustive()
-    }
 }
 
 impl Address {

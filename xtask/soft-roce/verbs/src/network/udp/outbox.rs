@@ -17,7 +17,6 @@ const MOST_BYTES: usize = 65_000;
 const MOST_PACKETS: usize = 64;
 
 /// Packets that a card sends one after the other, until they are a batch.
-#[derive(Debug)]
 pub(crate) struct Outbox {
     sockets: Arc<[UdpSocket]>,
     /// Whether the kernel parts what is longer than a packet.

@@ -45,7 +45,6 @@ pub(crate) struct Incoming {
 }
 
 /// Packets for the card at an address: bytes of each but the last, and of all.
-#[derive(Debug)]
 pub(super) struct Outgoing {
     pub(super) to: Ipv6Addr,
     pub(super) each: usize,

@@ -15,7 +15,7 @@ use crate::errno::{Errno, code, fail, refused};
 use crate::lock::lock;
 
 /// The requests since `ibv_wr_start`.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Requests {
     requests: Vec<SendRequest>,
     /// The first error, which `ibv_wr_complete` returns.

@@ -66,7 +66,6 @@ impl Space {
 }
 
 /// Endpoints of all hosts of a network.
-#[derive(Debug)]
 pub(crate) struct Manager {
     cards: Vec<Card>,
     endpoints: BTreeMap<u32, Endpoint>,
@@ -77,7 +76,6 @@ pub(crate) struct Manager {
     pub(crate) outgoing: Vec<(usize, Route, ManagementDatagram)>,
 }
 
-#[derive(Debug)]
 struct Card {
     host: usize,
     gids: Vec<Ipv6Addr>,
@@ -85,14 +83,13 @@ struct Card {
 }
 
 /// Where the events of an endpoint go.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct Sink {
     pub(crate) queue: Arc<EventQueue<Arrived>>,
     pub(crate) unacknowledged: Arc<Unacknowledged>,
 }
 
 /// An identifier of a program's, or the request of a peer that no program has taken yet.
-#[derive(Debug)]
 pub(crate) struct Endpoint {
     host: usize,
     pub(crate) space: Space,
