@@ -42,25 +42,30 @@ structures! {
     rdma_cm_join_mc_attr_ex { comp_mask join_flags: u32; addr: *mut sockaddr; }
 }
 
-/// C's identifier, whose fields change while the program has it.
-#[repr(C)]
-pub(crate) struct rdma_cm_id {
-    pub(crate) verbs: Cell<*mut ibv_context>,
-    pub(crate) channel: Cell<*mut rdma_event_channel>,
-    pub(crate) context: *mut c_void,
-    pub(crate) qp: Cell<*mut ibv_qp>,
-    pub(crate) route: Cell<rdma_route>,
-    pub(crate) ps: u32,
-    pub(crate) port_num: Cell<u8>,
-    pub(crate) event: Cell<*mut rdma_cm_event>,
-    pub(crate) send_cq_channel: Cell<*mut ibv_comp_channel>,
-    pub(crate) send_cq: Cell<*mut ibv_cq>,
-    pub(crate) recv_cq_channel: Cell<*mut ibv_comp_channel>,
-    pub(crate) recv_cq: Cell<*mut ibv_cq>,
-    pub(crate) srq: Cell<*mut ibv_srq>,
-    pub(crate) pd: Cell<*mut ibv_pd>,
-    pub(crate) qp_type: u32,
+structures! {
+    ()
+    /// C's identifier, whose fields change while the program has it.
+    rdma_cm_id {
+        verbs: Cell<*mut ibv_context>;
+        channel: Cell<*mut rdma_event_channel>;
+        context: *mut c_void;
+        qp: Cell<*mut ibv_qp>;
+        route: Cell<rdma_route>;
+        ps: u32;
+        port_num: Cell<u8>;
+        event: Cell<*mut rdma_cm_event>;
+        send_cq_channel: Cell<*mut ibv_comp_channel>;
+        send_cq: Cell<*mut ibv_cq>;
+        recv_cq_channel: Cell<*mut ibv_comp_channel>;
+        recv_cq: Cell<*mut ibv_cq>;
+        srq: Cell<*mut ibv_srq>;
+        pd: Cell<*mut ibv_pd>;
+        qp_type: u32;
+    }
 }
+
+// SAFETY: only the thread of the call or event that has the parameters follows their pointer.
+unsafe impl Send for rdma_conn_param {}
 
 #[repr(C)]
 #[derive(Clone, Copy)]

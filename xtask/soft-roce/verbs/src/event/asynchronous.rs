@@ -19,7 +19,7 @@ extern "C" fn ibv_get_async_event(
 ) -> c_int {
     let got = context.card.verb("ibv_get_async_event", |_| Ok(()));
     let got = got.and_then(|()| context.events.get(&context.card));
-    let got = got.map(|announced| ibv_async_event {
+    let got = got.map(|(_, announced)| ibv_async_event {
         element: ptr::with_exposed_provenance_mut(announced.object),
         event_type: announced.event,
     });

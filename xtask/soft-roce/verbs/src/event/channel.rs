@@ -57,7 +57,7 @@ unsafe extern "C" fn ibv_get_cq_event(
     let card = &channel.channel.context.card;
     let got = card.verb("ibv_get_cq_event", |_| Ok(()));
     let got = got.and_then(|()| channel.events.get(card));
-    answer(got.map(|Announced { object, .. }| {
+    answer(got.map(|(_, Announced { object, .. })| {
         let queue = *cq.write(ptr::with_exposed_provenance_mut(object));
         // SAFETY: the event is not acknowledged yet, so the queue is alive.
         cq_context.write(unsafe { (*queue).cq_context });

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use soft_nic::Event;
 
-pub(crate) use queue::{Announced, Event as Waiting, EventQueue, Unacknowledged};
+pub(crate) use queue::{Announced, EventQueue, Unacknowledged};
 
 /// Where the events of an object go.
 #[derive(Clone)]
@@ -24,7 +24,7 @@ impl Sink {
     /// Forgets events of an object that has ended, and waits until those that a program has got are acknowledged.
     pub(crate) fn close(self) {
         let (object, queue) = (self.object, self.queue);
-        drop(queue.split_off(|event| event.object == object && event.unacknowledged.is_some()));
+        drop(queue.split_off(|event| event.object == object));
         self.unacknowledged.wait();
     }
 }
@@ -67,22 +67,21 @@ impl Events {
         };
         // An event may be older than the end of its object.
         if let Some(sink) = sinks.get(&number) {
-            sink.queue.push(Announced {
+            let event = Announced {
                 event: code,
                 object: sink.object,
-                unacknowledged: Some(Arc::clone(&sink.unacknowledged)),
-            });
+            };
+            let unacknowledged = Arc::clone(&sink.unacknowledged);
+            sink.queue.push(unacknowledged, event);
         }
     }
 
     /// Gives an event of the port or the device to each context.
     fn deliver_to_all(&self, event: u32) {
         for queue in &self.contexts {
-            queue.push(Announced {
-                event,
-                object: PORT,
-                unacknowledged: None,
-            });
+            // Nothing ends with the port that would wait for its events.
+            let object = PORT;
+            queue.push(Arc::default(), Announced { event, object });
         }
     }
 }

@@ -13,32 +13,20 @@ use crate::network::{Card, descriptors};
 /// whether there are any.
 pub(crate) struct EventQueue<T = Announced> {
     descriptor: OwnedFd,
-    waiting: Mutex<VecDeque<T>>,
+    /// Events, and where those that a program has got are counted.
+    waiting: Mutex<VecDeque<Waiting<T>>>,
 }
 
-/// An event in a queue.
-pub(crate) trait Event {
-    /// A program gets it: it may have to be acknowledged.
-    fn got(&self);
-}
+type Waiting<T> = (Arc<Unacknowledged>, T);
 
 /// An event of a verb's object.
 pub(crate) struct Announced {
     /// C's number.
     pub(crate) event: u32,
     pub(crate) object: usize,
-    pub(crate) unacknowledged: Option<Arc<Unacknowledged>>,
 }
 
-impl Event for Announced {
-    fn got(&self) {
-        if let Some(unacknowledged) = &self.unacknowledged {
-            unacknowledged.add();
-        }
-    }
-}
-
-impl<T: Event> EventQueue<T> {
+impl<T> EventQueue<T> {
     pub(crate) fn new() -> Result<Self, Errno> {
         // SAFETY: no pointers.
         let descriptor = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
@@ -57,9 +45,9 @@ impl<T: Event> EventQueue<T> {
         self.descriptor.as_raw_fd()
     }
 
-    pub(crate) fn push(&self, event: T) {
+    pub(crate) fn push(&self, unacknowledged: Arc<Unacknowledged>, event: T) {
         let mut waiting = lock(&self.waiting);
-        waiting.push_back(event);
+        waiting.push_back((unacknowledged, event));
         let one = 1_u64;
         // SAFETY: eight bytes of this frame.
         unsafe { libc::write(self.descriptor(), (&raw const one).cast(), 8) };
@@ -71,7 +59,7 @@ impl<T: Event> EventQueue<T> {
     /// # Errors
     ///
     /// `EAGAIN` if there is none, `EINTR` after a signal, `EIO` if none can come.
-    pub(crate) fn get(&self, card: &Card) -> Result<T, Errno> {
+    pub(crate) fn get(&self, card: &Card) -> Result<Waiting<T>, Errno> {
         loop {
             if let Some(event) = self.take() {
                 return Ok(event);
@@ -95,26 +83,26 @@ impl<T: Event> EventQueue<T> {
         }
     }
 
-    fn take(&self) -> Option<T> {
+    fn take(&self) -> Option<Waiting<T>> {
         let mut waiting = lock(&self.waiting);
         let event = waiting.pop_front()?;
         self.settle(&waiting);
-        event.got();
+        event.0.add();
         drop(waiting);
         Some(event)
     }
 
     /// Takes the events that are these, without their being got.
-    pub(crate) fn split_off(&self, is_one: impl Fn(&T) -> bool) -> Vec<T> {
+    pub(crate) fn split_off(&self, is_one: impl Fn(&T) -> bool) -> Vec<Waiting<T>> {
         let mut waiting = lock(&self.waiting);
-        let (split, left) = waiting.drain(..).partition(is_one);
+        let (split, left) = waiting.drain(..).partition(|(_, event)| is_one(event));
         *waiting = left;
         self.settle(&waiting);
         VecDeque::into(split)
     }
 
     /// Empties the descriptor if no event waits. A program may have done so before.
-    fn settle(&self, waiting: &VecDeque<T>) {
+    fn settle(&self, waiting: &VecDeque<Waiting<T>>) {
         if waiting.is_empty() && self.wait(0) == Ok(true) {
             let mut count = 0_u64;
             // SAFETY: room for eight bytes.

@@ -46,7 +46,7 @@ impl QueuePair {
 }
 
 /// The transport service of C's number (`ibv_qp_type`).
-const fn transport(qp_type: u32) -> Option<Transport> {
+pub(crate) const fn transport(qp_type: u32) -> Option<Transport> {
     match qp_type {
         2 => Some(Transport::Rc),
         3 => Some(Transport::Uc),

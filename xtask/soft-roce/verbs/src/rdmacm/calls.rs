@@ -5,18 +5,17 @@ use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 use std::ptr;
 
-use soft_nic::{AttributeMask, QueuePairState, Transport};
+use soft_nic::{AttributeMask, QueuePairState};
 
-use super::events::Param;
 use super::id::{Channel, Id, bytes};
 use super::manager::{Manager, Space, is_any};
-use super::programs::{ERR, INIT, RTR, RTS, wait};
+use super::programs::wait;
 use super::{programs, registry};
 use crate::abi::attributes::ibv_qp_attr;
 use crate::abi::connection::rdma_conn_param;
 use crate::errno::{Errno, answer, fail, put};
 use crate::network::Host;
-use crate::queue_pair::{QueuePair, qp_attr};
+use crate::queue_pair::{QueuePair, qp_attr, transport};
 use crate::sockaddr;
 
 #[cfg_attr(feature = "rdmacm", unsafe(no_mangle))]
@@ -116,7 +115,7 @@ pub(super) unsafe extern "C" fn rdma_resolve_addr(
     let found = looks.then(|| registry::find(id.space, to.port()));
     let resolved = id.call("rdma_resolve_addr", |manager, _| {
         if let Some(from) = from
-            && !manager.is_bound(id.number)
+            && manager.endpoint(id.number)?.local.is_none()
         {
             manager.bind(id.number, from)?;
         }
@@ -157,35 +156,33 @@ extern "C" fn rdma_listen(id: &Id, backlog: c_int) -> c_int {
 /// # Safety
 ///
 /// The data of the parameters are there.
-unsafe fn param(id: &Id, param: Option<&rdma_conn_param>) -> (Param, Vec<u8>) {
+unsafe fn param(id: &Id, param: Option<&rdma_conn_param>) -> (rdma_conn_param, Vec<u8>) {
     // RDMA_MAX_RESP_RES and RDMA_MAX_INIT_DEPTH.
     const MOST: u8 = 255;
     let max = id.card().call(|locked| locked.nic.profile().max_qp_rd_atom);
     let most = |depth: u8| if depth == MOST { max } else { depth };
-    let mut data = Vec::new();
-    let mut filled = Param {
-        serves: max,
-        asks: max,
+    let param = param.copied().unwrap_or(rdma_conn_param {
+        responder_resources: MOST,
+        initiator_depth: MOST,
         retry_count: 7,
-        rnr_retry: 7,
-        ..Param::default()
-    };
-    if let Some(param) = param {
-        // SAFETY: the caller has the data.
-        data = unsafe { bytes(param.private_data, param.private_data_len) };
-        filled = Param {
-            qp_num: param.qp_num,
-            serves: most(param.responder_resources),
-            asks: most(param.initiator_depth),
-            retry_count: param.retry_count.min(7),
-            rnr_retry: param.rnr_retry_count.min(7),
-            has_srq: param.srq != 0,
-            has_flow_control: param.flow_control != 0,
-        };
-    }
+        rnr_retry_count: 7,
+        ..rdma_conn_param::default()
+    });
+    // SAFETY: the caller has the data.
+    let data = unsafe { bytes(param.private_data, param.private_data_len) };
     // SAFETY: a program that connects an identifier does not destroy its queue pair meanwhile.
     let qp_num = unsafe { id.qp() }.map(QueuePair::number);
-    filled.qp_num = qp_num.unwrap_or(filled.qp_num);
+    let filled = rdma_conn_param {
+        private_data: ptr::null(),
+        private_data_len: 0,
+        responder_resources: most(param.responder_resources),
+        initiator_depth: most(param.initiator_depth),
+        flow_control: param.flow_control.min(1),
+        retry_count: param.retry_count.min(7),
+        rnr_retry_count: param.rnr_retry_count.min(7),
+        srq: param.srq.min(1),
+        qp_num: qp_num.unwrap_or(param.qp_num),
+    };
     (filled, data)
 }
 
@@ -205,9 +202,11 @@ unsafe extern "C" fn rdma_accept(id: &Id, with: Option<&rdma_conn_param>) -> c_i
     let (mut param, data) = unsafe { param(id, with) };
     let accepted = id.call("rdma_accept", |manager, _| {
         let own = &mut manager.endpoint(id.number)?.own;
-        (own.serves, own.asks) = (own.serves.min(param.serves), own.asks.min(param.asks));
+        own.responder_resources = own.responder_resources.min(param.responder_resources);
+        own.initiator_depth = own.initiator_depth.min(param.initiator_depth);
         if with.is_none() {
-            (param.serves, param.asks) = (own.serves, own.asks);
+            param.responder_resources = own.responder_resources;
+            param.initiator_depth = own.initiator_depth;
         }
         Ok(())
     });
@@ -243,7 +242,7 @@ unsafe extern "C" fn rdma_reject(id: &Id, data: *const c_void, len: u8) -> c_int
 
 #[cfg_attr(feature = "rdmacm", unsafe(no_mangle))]
 extern "C" fn rdma_disconnect(id: &Id) -> c_int {
-    let _errored = programs::modify(id, ERR);
+    let _errored = programs::modify(id, QueuePairState::Err);
     let asked = id.call("rdma_disconnect", |manager, now| {
         manager.disconnect(id.number, now)
     });
@@ -299,17 +298,12 @@ extern "C" fn rdma_init_qp_attr(
 
 /// Fills the attributes for the change to a state, and returns their mask.
 pub(super) fn init_qp_attr(id: &Id, attr: &mut ibv_qp_attr) -> Result<c_int, Errno> {
+    use QueuePairState::{Init, Rtr, Rts};
     let of = id.call("rdma_init_qp_attr", |it, _| it.attributes(id.number))?;
-    let transport = match id.space {
-        Space::Datagrams => Transport::Ud,
-        Space::Connections => Transport::Rc,
-    };
-    let state = match attr.qp_state {
-        INIT => QueuePairState::Init,
-        RTR => QueuePairState::Rtr,
-        RTS => QueuePairState::Rts,
-        _ => return Err(libc::EINVAL),
-    };
+    let transport = transport(id.cm.qp_type).ok_or(libc::EINVAL)?;
+    let mut connects = [Init, Rtr, Rts].into_iter();
+    let state = connects.find(|state| *state as u32 == attr.qp_state);
+    let state = state.ok_or(libc::EINVAL)?;
     *attr = ibv_qp_attr {
         qp_state: attr.qp_state,
         ..qp_attr(&of)

@@ -13,7 +13,7 @@ use super::calls::rdma_destroy_event_channel;
 use super::events::Arrived;
 use super::manager::{Manager, Sink, Space};
 use crate::abi::attributes::ibv_qp_init_attr;
-use crate::abi::connection::{rdma_cm_id, rdma_event_channel, rdma_route};
+use crate::abi::connection::{rdma_cm_id, rdma_event_channel};
 use crate::abi::context::Open;
 use crate::device::{ibv_close_device, ibv_open_device};
 use crate::errno::{Errno, last};
@@ -107,21 +107,11 @@ impl Id {
             let number = number(manager, sink)?;
             let endpoint = manager.endpoint(number)?;
             let cm = rdma_cm_id {
-                verbs: Cell::default(),
                 channel: Cell::new(channel.cast()),
                 context,
-                qp: Cell::default(),
-                route: Cell::new(rdma_route::default()),
                 ps: endpoint.space as u32,
-                port_num: Cell::new(0),
-                event: Cell::default(),
-                send_cq_channel: Cell::default(),
-                send_cq: Cell::default(),
-                recv_cq_channel: Cell::default(),
-                recv_cq: Cell::default(),
-                srq: Cell::default(),
-                pd: Cell::default(),
                 qp_type: endpoint.space.qp_type(),
+                ..rdma_cm_id::default()
             };
             let made = Box::into_raw(Box::new(Self {
                 cm,

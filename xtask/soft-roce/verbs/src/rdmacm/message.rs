@@ -123,11 +123,8 @@ impl Addresses {
 
     pub(super) fn write(self) -> [u8; Self::SIZE] {
         let mut bytes = [0; Self::SIZE];
-        bytes[1] = if self.source.is_ipv4() {
-            4 << 4
-        } else {
-            6 << 4
-        };
+        let version = if self.source.is_ipv4() { 4 } else { 6 };
+        bytes[1] = version << 4;
         bytes[2..4].copy_from_slice(&self.source.port().to_be_bytes());
         for (at, address) in [(4, self.source.ip()), (20, self.destination)] {
             match address {
@@ -142,11 +139,9 @@ impl Addresses {
         let bytes: &[u8; Self::SIZE] = data.first_chunk()?;
         let address = |at: usize| -> Option<IpAddr> {
             let octets: [u8; 16] = bytes[at..][..16].try_into().ok()?;
+            let [.., a, b, c, d] = octets;
             match bytes[1] >> 4 {
-                4 => {
-                    let [.., a, b, c, d] = octets;
-                    Some(Ipv4Addr::new(a, b, c, d).into())
-                }
+                4 => Some(Ipv4Addr::new(a, b, c, d).into()),
                 6 => Some(Ipv6Addr::from(octets).into()),
                 _ => None,
             }

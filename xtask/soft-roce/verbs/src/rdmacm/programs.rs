@@ -5,6 +5,8 @@ use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use std::ptr;
 
+use soft_nic::{AttributeMask, QueuePairState};
+
 use super::calls::{
     init_qp_attr, rdma_bind_addr, rdma_create_id, rdma_destroy_id, rdma_resolve_addr,
     rdma_resolve_route,
@@ -24,14 +26,8 @@ use crate::completion_queue::{ibv_create_cq, ibv_destroy_cq};
 use crate::errno::{Errno, answer, checked, fail, last, put};
 use crate::event::channel::{ibv_create_comp_channel, ibv_destroy_comp_channel};
 use crate::protection_domain::ProtectionDomain;
-use crate::queue_pair::{QueuePair, ibv_create_qp, ibv_destroy_qp, ibv_modify_qp};
+use crate::queue_pair::{ibv_create_qp, ibv_destroy_qp, ibv_modify_qp};
 use crate::shared_receive::{ibv_create_srq, ibv_destroy_srq};
-
-const STATE: c_int = 1;
-pub(super) const INIT: u32 = 1;
-pub(super) const RTR: u32 = 2;
-pub(super) const RTS: u32 = 3;
-pub(super) const ERR: u32 = 6;
 
 /// Waits for the event of a call that was made, if the identifier has no channel of the program's.
 pub(super) fn wait(id: &Id, made: Result<(), Errno>) -> Result<(), Errno> {
@@ -65,17 +61,17 @@ pub(super) fn acknowledge(id: &Id) {
 }
 
 /// Changes the state of the identifier's queue pair, if it has one.
-pub(super) fn modify(id: &Id, state: u32) -> Result<(), Errno> {
+pub(super) fn modify(id: &Id, state: QueuePairState) -> Result<(), Errno> {
     // SAFETY: the queue pair of an identifier is alive, or null.
-    let Some(qp) = (unsafe { id.cm.qp.get().cast::<QueuePair>().as_ref() }) else {
+    let Some(qp) = (unsafe { id.qp() }) else {
         return Ok(());
     };
     let mut attr = ibv_qp_attr {
-        qp_state: state,
+        qp_state: state as u32,
         ..ibv_qp_attr::default()
     };
     let mask = match state {
-        ERR => STATE,
+        QueuePairState::Err => AttributeMask::STATE.bits().cast_signed(),
         _ => init_qp_attr(id, &mut attr)?,
     };
     match ibv_modify_qp(qp, &attr, mask) {
@@ -86,8 +82,8 @@ pub(super) fn modify(id: &Id, state: u32) -> Result<(), Errno> {
 
 /// Connects the identifier's queue pair, if it has one.
 pub(super) fn to_rts(id: &Id) -> Result<(), Errno> {
-    modify(id, RTR)?;
-    modify(id, RTS)
+    modify(id, QueuePairState::Rtr)?;
+    modify(id, QueuePairState::Rts)
 }
 
 /// Makes a completion queue with a channel.
@@ -144,7 +140,7 @@ fn create_qp(
             return Err(last());
         }
         cm.pd.set(pd);
-        modify(id, INIT)?;
+        modify(id, QueuePairState::Init)?;
         match init.qp_type == Space::Datagrams.qp_type() {
             true => to_rts(id),
             false => Ok(()),

@@ -17,8 +17,6 @@ use crate::address::{ah_attr, ibv_attach_mcast};
 use crate::errno::{Errno, answer, fail, put};
 use crate::event::Unacknowledged;
 
-const CONNECT_ERROR: u32 = 6;
-
 /// C's event, and what it points to.
 #[repr(C)]
 struct Event {
@@ -39,10 +37,9 @@ extern "C" fn rdma_get_cm_event(
 pub(super) fn next(channel: &Channel) -> Result<*mut rdma_cm_event, Errno> {
     loop {
         channel.card().verb("rdma_get_cm_event", |_| Ok(()))?;
-        let arrived = channel.events.get(channel.card())?;
-        let unacknowledged = Arc::clone(&arrived.unacknowledged);
-        let (number, is_request) = (arrived.number, arrived.is_request());
-        let made = made(channel, arrived);
+        let (unacknowledged, arrived) = channel.events.get(channel.card())?;
+        let (number, is_request) = (arrived.number, arrived.listener.is_some());
+        let made = made(channel, &unacknowledged, arrived);
         if made.is_ok() {
             return made;
         }
@@ -57,7 +54,11 @@ pub(super) fn next(channel: &Channel) -> Result<*mut rdma_cm_event, Errno> {
 }
 
 /// C's form of an event of the channel, whose identifier knows what has happened.
-fn made(channel: &Channel, arrived: Arrived) -> Result<*mut rdma_cm_event, Errno> {
+fn made(
+    channel: &Channel,
+    unacknowledged: &Arc<Unacknowledged>,
+    arrived: Arrived,
+) -> Result<*mut rdma_cm_event, Errno> {
     let find = |number| {
         let found = channel
             .card()
@@ -84,21 +85,21 @@ fn made(channel: &Channel, arrived: Arrived) -> Result<*mut rdma_cm_event, Errno
     // is being taken by another thread.
     let own = unsafe { id.as_ref() }.ok_or(libc::ENOENT)?;
     if let Err(errno) = own.refresh() {
-        if arrived.is_request() {
+        if arrived.listener.is_some() {
             // SAFETY: no program has it.
             unsafe { rdma_destroy_id(id) };
         }
         return Err(errno);
     }
-    let (mut kind, mut status) = (arrived.kind.0, arrived.status);
+    let (mut kind, mut status) = (arrived.kind, arrived.status);
     // SAFETY: a program that takes events of an identifier does not destroy its queue pair meanwhile.
     match (arrived.kind, unsafe { own.qp() }) {
         (EventKind::CONNECT_RESPONSE, Some(_)) => {
-            kind = EventKind::ESTABLISHED.0;
+            kind = EventKind::ESTABLISHED;
             let connected = programs::to_rts(own)
                 .and_then(|()| own.card().manage(|it, _| it.establish(own.number)));
             if let Err(errno) = connected {
-                (kind, status) = (CONNECT_ERROR, -errno);
+                (kind, status) = (EventKind::CONNECT_ERROR, -errno);
                 let _told = own.card().manage(|it, _| it.reject(own.number, &[]));
             }
         }
@@ -114,7 +115,6 @@ fn made(channel: &Channel, arrived: Arrived) -> Result<*mut rdma_cm_event, Errno
         param,
         datagrams,
         context,
-        unacknowledged,
         ..
     } = arrived;
     let private_data = match data.is_empty() {
@@ -125,7 +125,7 @@ fn made(channel: &Channel, arrived: Arrived) -> Result<*mut rdma_cm_event, Errno
     let mut event = rdma_cm_event {
         id: id.cast(),
         listen_id: listen_id.cast(),
-        event: kind,
+        event: kind.0,
         status,
         ..rdma_cm_event::default()
     };
@@ -134,13 +134,7 @@ fn made(channel: &Channel, arrived: Arrived) -> Result<*mut rdma_cm_event, Errno
             event.param.conn = rdma_conn_param {
                 private_data,
                 private_data_len,
-                responder_resources: param.serves,
-                initiator_depth: param.asks,
-                flow_control: u8::from(param.has_flow_control),
-                retry_count: param.retry_count,
-                rnr_retry_count: param.rnr_retry,
-                srq: u8::from(param.has_srq),
-                qp_num: param.qp_num,
+                ..param
             };
         }
         Space::Datagrams => {
@@ -157,7 +151,7 @@ fn made(channel: &Channel, arrived: Arrived) -> Result<*mut rdma_cm_event, Errno
     let made = Box::new(Event {
         event,
         data,
-        unacknowledged,
+        unacknowledged: Arc::clone(unacknowledged),
     });
     Ok(Box::into_raw(made).cast())
 }

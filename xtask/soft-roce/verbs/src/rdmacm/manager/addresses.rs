@@ -36,11 +36,6 @@ impl Manager {
         Ok(())
     }
 
-    pub(crate) fn is_bound(&self, number: u32) -> bool {
-        let endpoint = self.endpoints.get(&number);
-        endpoint.is_some_and(|it| it.local.is_some())
-    }
-
     /// Whether another endpoint of the host that `conflicts` has an address that overlaps.
     fn is_taken(
         &self,

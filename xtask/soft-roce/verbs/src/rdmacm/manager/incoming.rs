@@ -11,8 +11,9 @@ use super::{
     Endpoint, FOUND, Manager, NO_SERVICE, Options, Peer, Sink, Space, Stage, UNSUPPORTED, is_any,
     response_timeout,
 };
+use crate::abi::connection::rdma_conn_param;
 use crate::errno::Errno;
-use crate::rdmacm::events::{Arrived, EventKind, Param};
+use crate::rdmacm::events::{Arrived, EventKind};
 use crate::rdmacm::message::{Addresses, Kind, Message};
 
 /// A peer that asks for more time gets 69 s at most, as the kernel's asks for.
@@ -76,16 +77,16 @@ impl Manager {
         let data = message.private_data().to_vec();
         match (kind, endpoint.stage) {
             (Kind::Reply, Stage::Requesting) => {
-                let [asks, serves] = message.bytes(24);
                 endpoint.peer.number = message.u32(0);
                 endpoint.peer.qp_num = message.u24(12);
                 endpoint.peer.psn = message.u24(20);
-                endpoint.own.rnr_retry = message.byte(27) >> 5;
-                (endpoint.own.serves, endpoint.own.asks) = (serves, asks);
-                let param = Param {
+                let own = &mut endpoint.own;
+                [own.initiator_depth, own.responder_resources] = message.bytes(24);
+                own.rnr_retry_count = message.byte(27) >> 5;
+                let param = rdma_conn_param {
                     qp_num: endpoint.peer.qp_num,
-                    has_srq: message.byte(27) & 0x10 != 0,
-                    ..endpoint.own
+                    srq: message.byte(27) >> 4 & 1,
+                    ..*own
                 };
                 (endpoint.stage, endpoint.repeat) = (Stage::Answered, None);
                 endpoint.sent = None;
@@ -186,17 +187,17 @@ impl Manager {
             self.outgoing.push((side, back, answer.datagram));
             return Ok(());
         };
-        let mut own = Param::default();
+        let mut own = rdma_conn_param::default();
         if space == Space::Connections {
-            let [asks, serves] = [message.byte(35), message.byte(39)];
-            own = Param {
+            own = rdma_conn_param {
                 qp_num: message.u24(32),
-                serves,
-                asks,
+                initiator_depth: message.byte(35),
+                responder_resources: message.byte(39),
                 retry_count: message.byte(47) & 7,
-                rnr_retry: message.byte(50) & 7,
-                has_srq: message.byte(51) & 8 != 0,
-                has_flow_control: message.byte(43) & 1 != 0,
+                rnr_retry_count: message.byte(50) & 7,
+                srq: message.byte(51) >> 3 & 1,
+                flow_control: message.byte(43) & 1,
+                ..own
             };
             (peer.qp_num, peer.psn) = (own.qp_num, message.u24(44));
             peer.mtu = message.byte(50) >> 4;
@@ -211,11 +212,9 @@ impl Manager {
         }
         *waiting += 1;
         let (host, options, sink) = (of.host, of.options, of.sink.clone());
-        let announced = Arc::clone(&sink.unacknowledged);
-        let queue = Arc::clone(&sink.queue);
         let own_sink = Sink {
             unacknowledged: Arc::default(),
-            ..sink
+            ..sink.clone()
         };
         let number = self.create(host, space, own_sink);
         let psn = self.psn();
@@ -226,11 +225,11 @@ impl Manager {
         endpoint.remote = Some(addresses.source);
         (endpoint.stage, endpoint.options) = (Stage::Requested, options);
         (endpoint.peer, endpoint.own, endpoint.psn) = (peer, own, psn);
-        let mut event = Arrived::new(number, EventKind::CONNECT_REQUEST, 0, announced);
-        event.listener = Some(listener);
-        event.param = own;
-        event.data = message.private_data()[Addresses::SIZE..].to_vec();
-        queue.push(event);
+        sink.push(number, EventKind::CONNECT_REQUEST, 0, |event| {
+            event.listener = Some(listener);
+            event.param = own;
+            event.data = message.private_data()[Addresses::SIZE..].to_vec();
+        });
         Ok(())
     }
 
@@ -281,12 +280,11 @@ impl Manager {
                 }
                 self.announce(number, EventKind::DISCONNECTED, 0)
             }
-            Stage::Leaving | Stage::Over => {
-                let was_leaving = endpoint.stage == Stage::Leaving;
+            stage @ (Stage::Leaving | Stage::Over) => {
                 (endpoint.stage, endpoint.repeat) = (Stage::Over, None);
                 let answer = endpoint.message(number, Kind::DisconnectReply);
                 self.tell(number, answer);
-                match was_leaving {
+                match stage == Stage::Leaving {
                     true => self.announce(number, EventKind::DISCONNECTED, 0),
                     false => Ok(()),
                 }

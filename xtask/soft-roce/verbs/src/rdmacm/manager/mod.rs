@@ -14,8 +14,9 @@ use std::time::Duration;
 
 use soft_nic::{Access, AddressVector, ManagementDatagram, QueuePairAttributes, Route};
 
-use super::events::{Arrived, EventKind, Param};
+use super::events::{Arrived, EventKind};
 use super::message::{Kind, Message};
+use crate::abi::connection::rdma_conn_param;
 use crate::errno::Errno;
 use crate::event::{EventQueue, Unacknowledged};
 use crate::network::Random;
@@ -89,6 +90,20 @@ pub(crate) struct Sink {
     pub(crate) unacknowledged: Arc<Unacknowledged>,
 }
 
+impl Sink {
+    /// Reports an event of the endpoint with this number.
+    fn push(&self, number: u32, kind: EventKind, status: i32, fill: impl FnOnce(&mut Arrived)) {
+        let mut event = Arrived {
+            number,
+            kind,
+            status,
+            ..Arrived::default()
+        };
+        fill(&mut event);
+        self.queue.push(Arc::clone(&self.unacknowledged), event);
+    }
+}
+
 /// An identifier of a program's, or the request of a peer that no program has taken yet.
 pub(crate) struct Endpoint {
     host: usize,
@@ -104,7 +119,7 @@ pub(crate) struct Endpoint {
     pub(crate) options: Options,
     stage: Stage,
     peer: Peer,
-    pub(crate) own: Param,
+    pub(crate) own: rdma_conn_param,
     psn: u32,
     /// The message whose answer is missing, or that answers a repeated one.
     sent: Option<Message>,
@@ -228,7 +243,7 @@ impl Manager {
             },
             stage: Stage::Idle,
             peer: Peer::default(),
-            own: Param::default(),
+            own: rdma_conn_param::default(),
             psn: 0,
             sent: None,
             repeat: None,
@@ -264,8 +279,8 @@ impl Manager {
                 moved.push(*child);
             }
         }
-        for event in from.split_off(|event| moved.contains(&event.number)) {
-            to.push(event);
+        for (unacknowledged, event) in from.split_off(|event| moved.contains(&event.number)) {
+            to.push(unacknowledged, event);
         }
     }
 
@@ -284,37 +299,28 @@ impl Manager {
             // 12.7.31: a side says how the other shall begin.
             rq_psn: endpoint.psn,
             sq_psn: peer.psn,
-            max_dest_rd_atomic: own.serves,
-            max_rd_atomic: own.asks,
+            max_dest_rd_atomic: own.responder_resources,
+            max_rd_atomic: own.initiator_depth,
             timeout: endpoint.options.ack_timeout,
             retry_cnt: own.retry_count,
-            rnr_retry: own.rnr_retry,
+            rnr_retry: own.rnr_retry_count,
             ..QueuePairAttributes::default()
         })
     }
 
-    /// The path to the peer.
+    /// The path to the peer, from the entry of the GID table that has the endpoint's address.
     fn path(&mut self, number: u32) -> Result<AddressVector, Errno> {
-        let source_index = self.source_index(number)?;
-        let endpoint = self.endpoint(number)?;
-        Ok(AddressVector {
-            source_index,
-            traffic_class: endpoint.options.traffic_class,
-            ..endpoint.peer.path
-        })
-    }
-
-    /// The entry of the GID table that has the endpoint's address.
-    fn source_index(&mut self, number: u32) -> Result<u8, Errno> {
-        let endpoint = self.endpoint(number)?;
+        let endpoint = self.endpoints.get(&number).ok_or(libc::EINVAL)?;
         let (Some(side), Some(local)) = (endpoint.side, endpoint.local) else {
             return Err(libc::ENODEV);
         };
         let gids = &self.cards[side].gids;
         let index = gids.iter().position(|it| *it == gid(local.ip()));
-        Ok(index
-            .and_then(|index| u8::try_from(index).ok())
-            .unwrap_or(0))
+        Ok(AddressVector {
+            source_index: u8::try_from(index.unwrap_or(0)).unwrap_or(0),
+            traffic_class: endpoint.options.traffic_class,
+            ..endpoint.peer.path
+        })
     }
 
     /// Joins a multicast group, at once: packets to a group come to all cards.
@@ -324,8 +330,8 @@ impl Manager {
             return Err(libc::EINVAL);
         }
         let path = AddressVector {
-            source_index: self.source_index(number)?,
-            ..AddressVector::to(gid(group))
+            destination: gid(group),
+            ..self.path(number)?
         };
         self.announce_with(number, EventKind::MULTICAST_JOIN, 0, |event| {
             event.datagrams = Some((path, GROUP, QKEY));
@@ -347,10 +353,9 @@ impl Manager {
         let known = all.filter(|(_, endpoint)| endpoint.host == host && endpoint.id != 0);
         for (number, Endpoint { sink, .. }) in known {
             drop(sink.queue.split_off(|waits| waits.number == *number));
-            let unacknowledged = Arc::clone(&sink.unacknowledged);
-            let mut event = Arrived::new(*number, EventKind(event), status, unacknowledged);
-            event.data = data.to_vec();
-            sink.queue.push(event);
+            sink.push(*number, EventKind(event), status, |event| {
+                event.data = data.to_vec()
+            });
         }
     }
 
@@ -404,10 +409,7 @@ impl Manager {
         fill: impl FnOnce(&mut Arrived),
     ) -> Result<(), Errno> {
         let endpoint = self.endpoint(number)?;
-        let unacknowledged = Arc::clone(&endpoint.sink.unacknowledged);
-        let mut event = Arrived::new(number, kind, status, unacknowledged);
-        fill(&mut event);
-        endpoint.sink.queue.push(event);
+        endpoint.sink.push(number, kind, status, fill);
         Ok(())
     }
 }

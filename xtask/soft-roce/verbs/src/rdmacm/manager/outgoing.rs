@@ -6,8 +6,9 @@ use super::{
     CONSUMER, Endpoint, FOUND, Manager, Peer, QKEY, REJECTED, RESPONSE_TIMEOUT, RETRIES, Repeat,
     Space, Stage, TIMEOUT, guid, response_timeout,
 };
+use crate::abi::connection::rdma_conn_param;
 use crate::errno::Errno;
-use crate::rdmacm::events::{EventKind, Param};
+use crate::rdmacm::events::EventKind;
 use crate::rdmacm::message::{Addresses, Kind, Message};
 use crate::sockaddr::gid;
 use soft_nic::Route;
@@ -25,19 +26,23 @@ impl Manager {
         &mut self,
         number: u32,
         now: Duration,
-        param: Param,
+        param: rdma_conn_param,
         data: &[u8],
     ) -> Result<(), Errno> {
         let (transaction, psn) = (self.random.number(), self.psn());
-        let endpoint = self.endpoint(number)?;
-        let (Stage::Resolved, Some(side), Some(local), Some(remote)) = (
-            endpoint.stage,
-            endpoint.side,
-            endpoint.local,
-            endpoint.remote,
-        ) else {
+        let endpoint = self.endpoints.get_mut(&number).ok_or(libc::EINVAL)?;
+        let Endpoint {
+            stage: Stage::Resolved,
+            side: Some(side),
+            local: Some(local),
+            remote: Some(remote),
+            options,
+            ..
+        } = *endpoint
+        else {
             return Err(libc::EINVAL);
         };
+        let (mtu, ack) = (self.cards[side].mtu, options.ack_timeout);
         let addresses = Addresses {
             source: local,
             destination: endpoint.peer.path.destination.to_canonical(),
@@ -45,14 +50,8 @@ impl Manager {
         let data = [&addresses.write()[..], data].concat();
         let service = (endpoint.space as u64) << 16 | u64::from(remote.port());
         (endpoint.own, endpoint.psn, endpoint.peer.transaction) = (param, psn, transaction);
-        let (space, ends) = (
-            endpoint.space,
-            [gid(local.ip()), endpoint.peer.path.destination],
-        );
-        let (class, ack) = (endpoint.options.traffic_class, endpoint.options.ack_timeout);
-        let mtu = self.cards[side].mtu;
-        self.endpoint(number)?.peer.mtu = mtu;
-        let message = match space {
+        endpoint.peer.mtu = mtu;
+        let message = match endpoint.space {
             Space::Datagrams => Message::new(Kind::ServiceRequest, transaction)
                 .set_u32(0, number)
                 .set(4, &[0xff, 0xff])
@@ -62,24 +61,21 @@ impl Manager {
                 .set(8, &service.to_be_bytes())
                 .set(16, &guid(Some(local)))
                 .set_u24(32, param.qp_num)
-                .set(35, &[param.serves])
-                .set(39, &[param.asks])
-                .set(
-                    43,
-                    &[RESPONSE_TIMEOUT << 3 | u8::from(param.has_flow_control)],
-                )
+                .set(35, &[param.responder_resources])
+                .set(39, &[param.initiator_depth])
+                .set(43, &[RESPONSE_TIMEOUT << 3 | param.flow_control])
                 .set_u24(44, psn)
                 .set(47, &[RESPONSE_TIMEOUT << 3 | param.retry_count & 7])
-                .set(48, &[0xff, 0xff, mtu << 4 | param.rnr_retry & 7])
-                .set(51, &[RETRIES << 4 | u8::from(param.has_srq) << 3])
+                .set(48, &[0xff, 0xff, mtu << 4 | param.rnr_retry_count & 7])
+                .set(51, &[RETRIES << 4 | param.srq << 3])
                 .set(52, &[0xff; 4])
-                .set(56, &ends[0].octets())
-                .set(72, &ends[1].octets())
-                .set(92, &[class, 64, 0, ack << 3]),
+                .set(56, &gid(local.ip()).octets())
+                .set(72, &endpoint.peer.path.destination.octets())
+                .set(92, &[options.traffic_class, 64, 0, ack << 3]),
         };
         let message = message.set_private_data(&data).ok_or(libc::EINVAL)?;
+        endpoint.stage = Stage::Requesting;
         self.ask(number, now, message);
-        self.endpoint(number)?.stage = Stage::Requesting;
         Ok(())
     }
 
@@ -88,7 +84,7 @@ impl Manager {
         &mut self,
         number: u32,
         now: Duration,
-        param: Param,
+        param: rdma_conn_param,
         data: &[u8],
     ) -> Result<(), Errno> {
         let endpoint = self.endpoint(number)?;
@@ -100,22 +96,22 @@ impl Manager {
         }
         // The peer's request has said how often to try again.
         let asked = endpoint.own;
-        endpoint.own = Param {
+        endpoint.own = rdma_conn_param {
             retry_count: asked.retry_count,
-            rnr_retry: asked.rnr_retry,
+            rnr_retry_count: asked.rnr_retry_count,
             ..param
         };
         let message = endpoint
             .message(number, Kind::Reply)
             .set_u24(12, param.qp_num)
             .set_u24(20, endpoint.psn)
-            .set(24, &[param.serves, param.asks])
-            .set(26, &[u8::from(param.has_flow_control)])
-            .set(27, &[param.rnr_retry << 5 | u8::from(param.has_srq) << 4])
+            .set(24, &[param.responder_resources, param.initiator_depth])
+            .set(26, &[param.flow_control])
+            .set(27, &[param.rnr_retry_count << 5 | param.srq << 4])
             .set(28, &guid(endpoint.local));
         let message = message.set_private_data(data).ok_or(libc::EINVAL)?;
+        endpoint.stage = Stage::Replied;
         self.ask(number, now, message);
-        self.endpoint(number)?.stage = Stage::Replied;
         Ok(())
     }
 
