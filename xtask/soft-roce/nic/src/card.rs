@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::address::GidTable;
-use crate::completion::{Completion, CompletionQueue, CompletionQueueId};
+use crate::completion::{Armed, Completion, CompletionQueue, CompletionQueueId, Status};
 use crate::event::Event;
 use crate::memory::Memory;
 use crate::pool::Pool;
@@ -29,7 +29,7 @@ pub(crate) struct Card {
 }
 
 impl Card {
-    /// Adds a completion to a queue; false if it was lost.
+    /// Adds a completion to a queue; if that is full, it is lost, and false returned.
     pub(crate) fn complete(
         &mut self,
         queue: CompletionQueueId,
@@ -37,22 +37,35 @@ impl Card {
         slots: u32,
         is_solicited: bool,
     ) -> bool {
-        match self.completion_queues.get_mut(queue.0) {
-            Some(found) => {
-                let at = self.now;
-                let completion = Completion { at, ..completion };
-                found.push(queue, completion, slots, is_solicited, &mut self.events)
+        let Some(found) = self.completion_queues.get_mut(queue.0) else {
+            return false;
+        };
+        if u32::try_from(found.entries.len()).is_ok_and(|len| len >= found.capacity) {
+            if !std::mem::replace(&mut found.has_overrun_event, true) {
+                let event = Event::CompletionQueueOverrun(queue);
+                self.events.push_back(event);
             }
-            None => false,
+            return false;
         }
+        let at = self.now;
+        let completion = Completion { at, ..completion };
+        found.entries.push_back((completion, slots));
+        let is_wanted = match found.armed {
+            None => false,
+            Some(Armed::Next) => true,
+            Some(Armed::Solicited) => is_solicited || completion.status != Status::SUCCESS,
+        };
+        if is_wanted {
+            found.armed = None;
+            self.events.push_back(Event::Completion(queue));
+        }
+        true
     }
 }
 
 /// Counts of packets (rxe has most of these as `hw_counters`).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Counters {
-    /// Packets sent, those to the card itself included.
-    pub sent: u64,
     /// Packets received and taken.
     pub received: u64,
     /// Packets dropped because they are none of RoCE v2, or for another address or partition.
@@ -61,27 +74,25 @@ pub struct Counters {
     pub damaged: u64,
     /// Packets dropped because no queue pair here takes them from that sender.
     pub strange: u64,
-    /// Requests that had been carried out already.
-    pub duplicates: u64,
-    /// Requests that came before one that is missing.
-    pub out_of_sequence: u64,
     /// Requests that found no receive.
     pub not_ready: u64,
     /// Times that a requester went back, after a timeout or for an answer that asked for it.
     pub retries: u64,
-    /// Messages and datagrams dropped by UC and UD.
-    pub dropped: u64,
 }
 
 /// Numbers from a seed: `SplitMix64`.
-pub(crate) struct Random(u64);
+#[derive(Debug)]
+pub struct Random(u64);
 
 impl Random {
-    pub(crate) const fn new(seed: u64) -> Self {
+    /// A generator that begins with this seed.
+    #[must_use]
+    pub const fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    pub(crate) fn next(&mut self) -> u64 {
+    /// The next number.
+    pub const fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -89,6 +100,6 @@ impl Random {
     }
 
     pub(crate) fn byte(&mut self) -> u8 {
-        self.next().to_le_bytes()[0]
+        self.number().to_le_bytes()[0]
     }
 }

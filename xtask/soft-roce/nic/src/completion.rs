@@ -3,8 +3,6 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::event::Event;
-
 /// A completion queue, by its number.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct CompletionQueueId(pub u32);
@@ -112,32 +110,24 @@ impl Completion {
 }
 
 /// Completions that wait to be polled.
+#[derive(Default)]
 pub(crate) struct CompletionQueue {
     pub(crate) capacity: u32,
     /// Each with the slots of its queue that are free when it was polled.
     pub(crate) entries: VecDeque<(Completion, u32)>,
-    armed: Option<Armed>,
+    pub(crate) armed: Option<Armed>,
     /// Whether an event of an overrun waits to be taken: one is enough.
     pub(crate) has_overrun_event: bool,
 }
 
 /// The completions that an armed queue makes an event of.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Armed {
+#[derive(Clone, Copy, Eq, PartialEq)]
+pub(crate) enum Armed {
     Next,
     Solicited,
 }
 
 impl CompletionQueue {
-    pub(crate) const fn new(capacity: u32) -> Self {
-        Self {
-            capacity,
-            entries: VecDeque::new(),
-            armed: None,
-            has_overrun_event: false,
-        }
-    }
-
     /// Asks for one event at the next completion, or the next that is solicited or failed.
     pub(crate) fn arm(&mut self, solicited_only: bool) {
         // A request for any is not narrowed by one for solicited ones (11.4).
@@ -147,35 +137,6 @@ impl CompletionQueue {
                 false => Armed::Next,
             });
         }
-    }
-
-    /// Adds a completion; if the queue is full, it is lost, and false returned.
-    pub(crate) fn push(
-        &mut self,
-        id: CompletionQueueId,
-        completion: Completion,
-        slots: u32,
-        is_solicited: bool,
-        events: &mut VecDeque<Event>,
-    ) -> bool {
-        if u32::try_from(self.entries.len()).is_ok_and(|len| len >= self.capacity) {
-            if !self.has_overrun_event {
-                self.has_overrun_event = true;
-                events.push_back(Event::CompletionQueueOverrun(id));
-            }
-            return false;
-        }
-        self.entries.push_back((completion, slots));
-        let is_wanted = match self.armed {
-            None => false,
-            Some(Armed::Next) => true,
-            Some(Armed::Solicited) => is_solicited || completion.status != Status::SUCCESS,
-        };
-        if is_wanted {
-            self.armed = None;
-            events.push_back(Event::Completion(id));
-        }
-        true
     }
 
     /// Removes what a queue pair left.

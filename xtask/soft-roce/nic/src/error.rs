@@ -23,36 +23,26 @@ pub enum Errno {
     EBUSY = 16,
     /// An argument is wrong, here or now.
     EINVAL = 22,
-    /// The card lacks it.
-    EOPNOTSUPP = 95,
-}
-
-impl Errno {
-    /// Linux's number.
-    #[must_use]
-    pub const fn raw(self) -> i32 {
-        self as i32
-    }
 }
 
 pub(crate) type Result<T> = std::result::Result<T, Refused>;
 
-const fn refused(errno: Errno, reason: &'static str) -> Refused {
+pub(crate) const fn none(reason: &'static str) -> Refused {
+    let errno = Errno::ENOENT;
     Refused { errno, reason }
 }
 
-pub(crate) const fn none(reason: &'static str) -> Refused {
-    refused(Errno::ENOENT, reason)
-}
-
 pub(crate) const fn invalid(reason: &'static str) -> Refused {
-    refused(Errno::EINVAL, reason)
+    let errno = Errno::EINVAL;
+    Refused { errno, reason }
 }
 
 pub(crate) const fn busy(reason: &'static str) -> Refused {
-    refused(Errno::EBUSY, reason)
+    let errno = Errno::EBUSY;
+    Refused { errno, reason }
 }
 
 pub(crate) const fn full(reason: &'static str) -> Refused {
-    refused(Errno::ENOMEM, reason)
+    let errno = Errno::ENOMEM;
+    Refused { errno, reason }
 }

@@ -160,7 +160,7 @@ mod request;
 mod shared_receive;
 
 pub use address::AddressVector;
-pub use card::Counters;
+pub use card::{Counters, Random};
 pub use completion::{CompletedOpcode, Completion, CompletionQueueId, Status};
 pub use error::{Errno, Refused};
 pub use event::Event;

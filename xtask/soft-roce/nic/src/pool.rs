@@ -2,32 +2,18 @@
 
 use std::collections::VecDeque;
 
-use crate::error::{Result, busy, full, none};
+use crate::error::{Refused, Result, busy, full, none};
 
 /// This many numbers rest before the first of them is given out again, so that a packet that comes late
 /// finds no stranger.
 const RESTING: usize = 256;
 
-/// A pool of objects of this name, under numbers from the first one on.
-macro_rules! pool {
-    ($object:literal, $first:expr) => {
-        $crate::pool::Pool::new(
-            $first,
-            [
-                concat!("there is no such ", $object),
-                concat!("the card has no room for another ", $object),
-                concat!("something uses the ", $object),
-            ],
-        )
-    };
-}
-pub(crate) use pool;
+const NONE: Refused = none("there is no such object");
+const NO_ROOM: Refused = full("the card has no room for another object of this kind");
 
 /// Objects under numbers from `first` on.
 pub(crate) struct Pool<T> {
     first: u32,
-    /// Why a number is refused that no object has, an object for which there is no room, and the end of one in use.
-    reasons: [&'static str; 3],
     slots: Vec<Option<T>>,
     /// How many other objects use each.
     users: Vec<u32>,
@@ -35,10 +21,9 @@ pub(crate) struct Pool<T> {
 }
 
 impl<T> Pool<T> {
-    pub(crate) const fn new(first: u32, reasons: [&'static str; 3]) -> Self {
+    pub(crate) const fn new(first: u32) -> Self {
         Self {
             first,
-            reasons,
             slots: Vec::new(),
             users: Vec::new(),
             free: VecDeque::new(),
@@ -52,9 +37,8 @@ impl<T> Pool<T> {
 
     /// Puts an object under a number of its own, unless there are `max` already.
     pub(crate) fn insert(&mut self, max: u32, make: impl FnOnce(u32) -> T) -> Result<u32> {
-        let no_room = full(self.reasons[1]);
         if u32::try_from(self.len()).is_ok_and(|len| len >= max) {
-            return Err(no_room);
+            return Err(NO_ROOM);
         }
         let reused = (self.free.len() > RESTING).then(|| self.free.pop_front());
         let number = reused.flatten().or_else(|| {
@@ -63,20 +47,19 @@ impl<T> Pool<T> {
             self.users.push(0);
             self.first.checked_add(new?)
         });
-        let number = number.ok_or(no_room)?;
-        let index = self.index(number).ok_or(no_room)?;
+        let number = number.ok_or(NO_ROOM)?;
+        let index = self.index(number).ok_or(NO_ROOM)?;
         self.slots[index] = Some(make(number));
         Ok(number)
     }
 
     /// The object under a number, or why that is refused.
     pub(crate) fn find(&self, number: u32) -> Result<&T> {
-        self.get(number).ok_or_else(|| none(self.reasons[0]))
+        self.get(number).ok_or(NONE)
     }
 
     pub(crate) fn find_mut(&mut self, number: u32) -> Result<&mut T> {
-        let none = none(self.reasons[0]);
-        self.get_mut(number).ok_or(none)
+        self.get_mut(number).ok_or(NONE)
     }
 
     pub(crate) fn get(&self, number: u32) -> Option<&T> {
@@ -96,12 +79,10 @@ impl<T> Pool<T> {
 
     /// Removes an object that nothing uses.
     pub(crate) fn destroy(&mut self, number: u32) -> Result<T> {
-        let in_use = busy(self.reasons[2]);
         if self.users(number) > 0 {
-            return Err(in_use);
+            return Err(busy("another object uses this one"));
         }
-        let none = none(self.reasons[0]);
-        self.remove(number).ok_or(none)
+        self.remove(number).ok_or(NONE)
     }
 
     /// How many other objects use this one.
@@ -132,12 +113,12 @@ impl<T> Pool<T> {
 
 #[cfg(test)]
 mod tests {
-    use super::RESTING;
+    use super::{Pool, RESTING};
     use crate::Errno;
 
     #[test]
     fn a_number_rests_before_it_is_given_out_again() {
-        let mut pool = pool!("object", 16);
+        let mut pool = Pool::new(16);
         let first = pool.insert(10, |number| number).unwrap();
         assert_eq!(first, 16);
         assert_eq!(pool.remove(first), Some(16));
@@ -154,7 +135,7 @@ mod tests {
 
     #[test]
     fn there_are_no_more_than_the_limit() {
-        let mut pool = pool!("object", 0);
+        let mut pool = Pool::new(0);
         assert_eq!(pool.insert(1, |_| ()), Ok(0));
         let refused = pool.insert(1, |_| ()).unwrap_err();
         assert_eq!(refused.errno, Errno::ENOMEM);

@@ -188,13 +188,9 @@ impl Profile {
 
     /// A capacity that was asked for, as this device makes it.
     pub(crate) fn capacity(&self, asked: u32) -> u32 {
+        let above = asked.saturating_add(1).checked_next_power_of_two();
         match self.rounds_up {
-            true => {
-                (asked.saturating_add(1))
-                    .checked_next_power_of_two()
-                    .unwrap_or(1 << 31)
-                    - 1
-            }
+            true => above.unwrap_or(1 << 31) - 1,
             false => asked,
         }
     }

@@ -14,6 +14,7 @@ use crate::abi::attributes::{ibv_ah_attr, ibv_gid, ibv_global_route};
 use crate::abi::context::Open;
 use crate::abi::object::ibv_ah;
 use crate::abi::request::ibv_wc;
+use crate::device::destroy;
 use crate::errno::{Errno, answer, code, refused};
 use crate::network::Locked;
 use crate::protection_domain::ProtectionDomain;
@@ -66,8 +67,7 @@ extern "C" fn ibv_create_ah(pd: &ProtectionDomain, attr: &ibv_ah_attr) -> *mut A
     let context = pd.pd.context;
     context.make("ibv_create_ah", |locked| {
         let path = path(attr)?;
-        let source = locked.nic.gid(path.source_index);
-        source.ok_or(libc::EINVAL)?;
+        locked.nic.gid(path.source_index).ok_or(libc::EINVAL)?;
         pd.handles.fetch_add(1, Ordering::Relaxed);
         let handle = ibv_ah {
             context,
@@ -80,16 +80,14 @@ extern "C" fn ibv_create_ah(pd: &ProtectionDomain, attr: &ibv_ah_attr) -> *mut A
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_destroy_ah(ah: *mut AddressHandle) -> c_int {
-    // SAFETY: the caller has an address handle that is alive.
-    let ibv_ah { context, pd, .. } = unsafe { (*ah).handle };
-    // SAFETY: the domain is alive as long as its address handles are.
-    let domain = unsafe { &*pd.cast::<ProtectionDomain>() };
-    let end = |_: &mut Locked<'_>, _: &AddressHandle| {
+    let end = |_: &mut Locked<'_>, own: &AddressHandle| {
+        // SAFETY: the domain is alive as long as its address handles are.
+        let domain = unsafe { &*own.handle.pd.cast::<ProtectionDomain>() };
         domain.handles.fetch_sub(1, Ordering::Relaxed);
         Ok(None)
     };
     // SAFETY: `ibv_create_ah` made it, and the caller does not use it again.
-    unsafe { context.destroy("ibv_destroy_ah", ah, end) }
+    unsafe { destroy("ibv_destroy_ah", ah, end) }
 }
 
 /// The way back to the sender of a datagram.

@@ -14,7 +14,7 @@ pub(crate) type Errno = i32;
 /// The errno that a card refuses with; its reason goes to the log.
 pub(crate) fn refused(refused: soft_nic::Refused) -> Errno {
     later::line(Level::Debug, refused);
-    refused.errno.raw()
+    refused.errno as Errno
 }
 
 /// Sets errno, and returns what the caller returns for a failure.

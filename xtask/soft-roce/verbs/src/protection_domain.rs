@@ -11,6 +11,7 @@ use soft_nic::DomainId;
 use crate::abi::attributes::{ibv_parent_domain_init_attr, ibv_td_init_attr};
 use crate::abi::context::Open;
 use crate::abi::object::ibv_pd;
+use crate::device::destroy;
 use crate::errno::refused;
 use crate::network::Locked;
 
@@ -60,8 +61,6 @@ pub(crate) extern "C" fn ibv_alloc_pd(context: Open) -> *mut ProtectionDomain {
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ProtectionDomain) -> c_int {
-    // SAFETY: the caller has a domain that is alive.
-    let context = unsafe { (*pd).pd.context };
     let end = |locked: &mut Locked<'_>, own: &ProtectionDomain| {
         if own.handles.load(Ordering::Relaxed) > 0 {
             return Err(libc::EBUSY);
@@ -79,7 +78,7 @@ pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ProtectionDomain) -> c_i
         Ok(None)
     };
     // SAFETY: `ibv_alloc_pd` or `alloc_parent_domain` made it, and the caller does not use it again.
-    unsafe { context.destroy("ibv_dealloc_pd", pd, end) }
+    unsafe { destroy("ibv_dealloc_pd", pd, end) }
 }
 
 pub(crate) extern "C" fn alloc_td(
@@ -97,14 +96,12 @@ pub(crate) extern "C" fn alloc_td(
 }
 
 pub(crate) unsafe extern "C" fn dealloc_td(td: *mut ThreadDomain) -> c_int {
-    // SAFETY: the caller has a thread domain that is alive.
-    let context = unsafe { (*td).context };
     let end = |_: &mut Locked<'_>, own: &ThreadDomain| match own.users.load(Ordering::Relaxed) {
         0 => Ok(None),
         _ => Err(libc::EBUSY),
     };
     // SAFETY: `alloc_td` made it, and the caller does not use it again.
-    unsafe { context.destroy("ibv_dealloc_td", td, end) }
+    unsafe { destroy("ibv_dealloc_td", td, end) }
 }
 
 pub(crate) unsafe extern "C" fn alloc_parent_domain(

@@ -11,6 +11,7 @@ use soft_nic::SharedReceiveId;
 use crate::abi::attributes::{ibv_srq_attr, ibv_srq_init_attr, ibv_srq_init_attr_ex};
 use crate::abi::context::Open;
 use crate::abi::object::ibv_srq;
+use crate::device::destroy;
 use crate::errno::{code, fail, put, refused};
 use crate::event::Unacknowledged;
 use crate::network::Locked;
@@ -35,14 +36,12 @@ pub(crate) extern "C" fn ibv_create_srq(
 ) -> *mut SharedReceives {
     let context = pd.pd.context;
     context.place("ibv_create_srq", |locked| {
-        let ibv_srq_attr {
-            max_wr, max_sge, ..
-        } = init.attr;
+        let attr = &mut init.attr;
         // As in C, the limit is set by ibv_modify_srq only.
-        let id = locked.nic.create_srq(pd.id(), max_wr, max_sge, 0);
+        let id = locked.nic.create_srq(pd.id(), attr.max_wr, attr.max_sge, 0);
         let id = id.map_err(refused)?;
         if let Some((max_wr, max_sge, _)) = locked.nic.query_srq(id) {
-            (init.attr.max_wr, init.attr.max_sge) = (max_wr, max_sge);
+            (attr.max_wr, attr.max_sge) = (max_wr, max_sge);
         }
         let events = Arc::<Unacknowledged>::default();
         let own = Box::into_raw(Box::new(SharedReceives {
@@ -114,12 +113,10 @@ extern "C" fn ibv_query_srq(own: &SharedReceives, attr: &mut MaybeUninit<ibv_srq
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_destroy_srq(srq: *mut SharedReceives) -> c_int {
-    // SAFETY: the caller has a queue that is alive.
-    let context = unsafe { (*srq).queue.context };
     let end = |locked: &mut Locked<'_>, own: &SharedReceives| {
         locked.nic.destroy_srq(own.id()).map_err(refused)?;
         Ok(locked.events.shared_receives.remove(&own.id().0))
     };
     // SAFETY: `ibv_create_srq` made it, and the caller does not use it again.
-    unsafe { context.destroy("ibv_destroy_srq", srq, end) }
+    unsafe { destroy("ibv_destroy_srq", srq, end) }
 }

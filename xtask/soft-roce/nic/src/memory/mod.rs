@@ -13,7 +13,7 @@ pub use window::WindowKind;
 
 use crate::DomainId;
 use crate::error::{self, Refused, invalid, none};
-use crate::pool::{Pool, pool};
+use crate::pool::Pool;
 use crate::profile::Profile;
 use crate::request::{Element, RemoteAddress};
 
@@ -86,7 +86,7 @@ impl Region {
     fn offset(&self, address: u64, length: u64) -> Option<usize> {
         let offset = address.checked_sub(self.iova)?;
         let end = offset.checked_add(length)?;
-        let is_inside = usize::try_from(end).is_ok_and(|end| end <= self.memory.len());
+        let is_inside = usize::try_from(end).is_ok_and(|end| end <= self.memory.length);
         is_inside.then(|| usize::try_from(offset).ok()).flatten()
     }
 }
@@ -102,8 +102,7 @@ pub(crate) struct Accessor {
 impl Memory {
     pub(crate) const fn new() -> Self {
         // 0 is no key.
-        let keys = pool!("region or window", 1);
-        Self { keys }
+        Self { keys: Pool::new(1) }
     }
 
     /// Registers memory; returns its `lkey` and `rkey`, which is 0 if no peer has access.
@@ -116,7 +115,7 @@ impl Memory {
         tag: u8,
         profile: &Profile,
     ) -> error::Result<(u32, u32)> {
-        if memory.is_empty() {
+        if memory.length == 0 {
             return Err(invalid("a region has at least one byte"));
         }
         if access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC)
@@ -129,12 +128,11 @@ impl Memory {
         if access.contains(Access::ON_DEMAND) && !profile.on_demand_paging {
             return Err(invalid("the card has no on-demand paging"));
         }
-        let iova = if access.contains(Access::ZERO_BASED) {
-            0
-        } else {
-            iova
+        let iova = match access.contains(Access::ZERO_BASED) {
+            true => 0,
+            false => iova,
         };
-        let length = u64::try_from(memory.len()).unwrap_or(u64::MAX);
+        let length = u64::try_from(memory.length).unwrap_or(u64::MAX);
         if iova.checked_add(length).is_none() {
             return Err(invalid("the region's addresses wrap"));
         }
@@ -149,10 +147,9 @@ impl Memory {
         };
         let index = self.keys.insert(profile.max_keys, make)?;
         let key = key(index, tag);
-        let rkey = if access.intersects(Access::REMOTE) {
-            key
-        } else {
-            0
+        let rkey = match access.intersects(Access::REMOTE) {
+            true => key,
+            false => 0,
         };
         Ok((key, rkey))
     }

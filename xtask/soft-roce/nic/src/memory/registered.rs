@@ -17,7 +17,7 @@ use super::Fault;
 #[derive(Debug)]
 pub struct Registered {
     base: *mut u8,
-    length: usize,
+    pub(super) length: usize,
     copy: unsafe fn(*mut u8, *const u8, usize) -> bool,
 }
 
@@ -57,18 +57,6 @@ impl Registered {
         copy: unsafe fn(*mut u8, *const u8, usize) -> bool,
     ) -> Self {
         Self { base, length, copy }
-    }
-
-    /// Bytes.
-    #[must_use]
-    pub const fn len(&self) -> usize {
-        self.length
-    }
-
-    /// Whether there are none.
-    #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        self.length == 0
     }
 
     /// Copies bytes out of the memory.

@@ -41,7 +41,7 @@ impl Nic {
 
 /// The header of a datagram to be sent; nobody looks at its sequence number.
 pub(super) fn header(random: &mut Random) -> Header {
-    let psn = u32::try_from(random.next() >> 40).unwrap_or_default();
+    let psn = u32::try_from(random.number() >> 40).unwrap_or_default();
     let body = Body::Send(Place::Only, Extra::None);
     Header {
         deth: Some(Deth {

@@ -19,9 +19,9 @@ use crate::event::Event;
 use crate::memory::Memory;
 use crate::multicast::Groups;
 use crate::packet::{Header, MULTICAST_QUEUE_PAIR, Route, Transport, icrc, is_intact};
-use crate::pool::{Pool, pool};
+use crate::pool::Pool;
 use crate::profile::Profile;
-use crate::queue_pair::{QueuePair, QueuePairState};
+use crate::queue_pair::QueuePair;
 
 pub use management::ManagementDatagram;
 
@@ -59,17 +59,17 @@ impl Nic {
                 profile,
                 now: Duration::ZERO,
                 memory: Memory::new(),
-                completion_queues: pool!("completion queue", 0),
-                shared_receives: pool!("shared receive queue", 0),
+                completion_queues: Pool::new(0),
+                shared_receives: Pool::new(0),
                 gids: GidTable::default(),
                 events: VecDeque::new(),
                 counters: Counters::default(),
                 reserved_rd_atomic: 0,
             },
-            queue_pairs: pool!("queue pair", FIRST_QUEUE_PAIR),
+            queue_pairs: Pool::new(FIRST_QUEUE_PAIR),
             management: VecDeque::new(),
             outgoing: VecDeque::new(),
-            domains: pool!("protection domain", 0),
+            domains: Pool::new(0),
             groups: Groups::default(),
             ready: VecDeque::new(),
             timers: BinaryHeap::new(),
@@ -202,7 +202,6 @@ impl Nic {
                     route
                 }
             };
-            self.card.counters.sent += 1;
             let is_own = self.card.gids.contains(route.destination);
             // One to the card itself leaves it for nowhere: its CRC would be seen by nobody.
             let crc = if is_own { 0 } else { icrc(&route, buffer) };
@@ -314,14 +313,6 @@ impl Nic {
             queue_pair.scheduled = Some(deadline);
             self.timers.push(Reverse((deadline, number)));
         }
-    }
-
-    /// The state of a queue pair, if there is one with this number.
-    #[must_use]
-    pub fn state(&self, number: u32) -> Option<QueuePairState> {
-        self.queue_pairs
-            .get(number)
-            .map(|queue_pair| queue_pair.state)
     }
 }
 

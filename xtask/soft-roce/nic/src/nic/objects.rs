@@ -1,7 +1,6 @@
 //! Verbs for protection domains, memory, completion queues and shared receive queues (chapter 11).
 
 use super::{DomainId, Nic};
-use crate::card::Card;
 use crate::completion::{Completion, CompletionQueue, CompletionQueueId};
 use crate::error::{Result, invalid};
 use crate::memory::{Access, Registered, WindowKind};
@@ -46,11 +45,7 @@ impl Nic {
     ) -> Result<(u32, u32)> {
         self.domains.find(domain.0)?;
         let tag = self.random.byte();
-        let Card {
-            memory: keys,
-            profile,
-            ..
-        } = &mut self.card;
+        let (keys, profile) = (&mut self.card.memory, &self.card.profile);
         let registered = keys.register(domain, memory, iova, access, tag, profile);
         registered.inspect(|_| self.domains.count(domain.0, 1))
     }
@@ -106,7 +101,10 @@ impl Nic {
                 "a completion queue has room for 1 to max_cqe completions",
             ));
         }
-        let queue = CompletionQueue::new(profile.capacity(capacity));
+        let queue = CompletionQueue {
+            capacity: profile.capacity(capacity),
+            ..CompletionQueue::default()
+        };
         let max = profile.max_completion_queues;
         let number = self.card.completion_queues.insert(max, |_| queue);
         number.map(CompletionQueueId)

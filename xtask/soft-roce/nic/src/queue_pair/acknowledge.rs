@@ -168,13 +168,11 @@ impl QueuePair {
         card.counters.retries += 1;
         // Packets may only wait at a peer that is slow. If all of them were repeated each time, the one that is missing
         // would wait behind more and more that are not: fewer go again, and after a timeout one.
-        let most = card.profile.max_unacknowledged.checked_ilog2();
-        let halvings = if is_late {
-            u32::MAX
-        } else {
-            self.requester.halvings + 1
+        let most = card.profile.max_unacknowledged.checked_ilog2().unwrap_or(0);
+        self.requester.halvings = match is_late {
+            true => most,
+            false => most.min(self.requester.halvings + 1),
         };
-        self.requester.halvings = halvings.min(most.unwrap_or(0));
         self.requester.is_retrying = true;
         self.requester.rewind();
         self.requester.ack_deadline = answer_due(&self.attributes, card);

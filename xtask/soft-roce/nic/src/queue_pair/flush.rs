@@ -72,11 +72,9 @@ impl QueuePair {
         }
         while let Some(entry) = self.requester.pop() {
             // A window that was bound while requests before it were not answered stays so.
-            let is_done = entry.outcome == Some(Status::SUCCESS);
-            let status = if is_done {
-                Status::SUCCESS
-            } else {
-                Status::WR_FLUSH_ERR
+            let status = match entry.outcome {
+                Some(Status::SUCCESS) => Status::SUCCESS,
+                _ => Status::WR_FLUSH_ERR,
             };
             self.complete_entry(card, entry, status);
         }

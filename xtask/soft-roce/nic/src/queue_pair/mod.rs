@@ -130,15 +130,9 @@ impl QueuePair {
 
     /// When the timers have to be looked at.
     pub(crate) fn deadline(&self) -> Option<Duration> {
-        let Requester {
-            ack_deadline,
-            rnr_until,
-            ..
-        } = self.requester;
-        [ack_deadline, rnr_until, self.flush_at]
-            .into_iter()
-            .flatten()
-            .min()
+        let own = &self.requester;
+        let timers = [own.ack_deadline, own.rnr_until, self.flush_at];
+        timers.into_iter().flatten().min()
     }
 
     /// Does what is due.

@@ -141,11 +141,9 @@ impl QueuePair {
         header.is_solicited = entry.request.is_solicited && takes_receive(&body);
         if let (Transport::Ud, Some(to)) = (transport, entry.request.to) {
             // 10.2.5: the highest bit stands for the own key.
-            let is_own = to.qkey >> 31 == 1;
-            let qkey = if is_own {
-                self.attributes.qkey
-            } else {
-                to.qkey
+            let qkey = match to.qkey >> 31 {
+                1 => self.attributes.qkey,
+                _ => to.qkey,
             };
             header.queue_pair = to.queue_pair;
             header.deth = Some(Deth {

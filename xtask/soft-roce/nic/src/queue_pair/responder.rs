@@ -94,11 +94,9 @@ impl QueuePair {
     fn reliable(&mut self, card: &mut Card, header: &Header, payload: &[u8]) {
         let distance = header.psn.since(self.responder.psn);
         if distance < 0 {
-            card.counters.duplicates += 1;
             return self.duplicate(card, header);
         }
         if distance > 0 {
-            card.counters.out_of_sequence += 1;
             // 9.7.5: one refusal, until the packet that is missing has come.
             if !std::mem::replace(&mut self.responder.is_refusing, true) {
                 self.answer(self.responder.psn, Syndrome::Nak(NakCode::SequenceError));
@@ -165,16 +163,9 @@ impl QueuePair {
                 self.write(card, header, place, reth, payload).map(|()| 1)
             }
             Body::ReadRequest(reth) => self.read_request(card, header.psn, &reth),
-            Body::CompareSwap(atomic) => self.atomic_request(card, header.psn, &atomic, |before| {
-                if before == atomic.compare {
-                    atomic.swap_or_add
-                } else {
-                    before
-                }
-            }),
-            Body::FetchAdd(atomic) => self.atomic_request(card, header.psn, &atomic, |before| {
-                before.wrapping_add(atomic.swap_or_add)
-            }),
+            Body::CompareSwap(atomic) | Body::FetchAdd(atomic) => {
+                self.atomic_request(card, header, &atomic)
+            }
             _ => Err(INVALID),
         }
     }
@@ -306,20 +297,25 @@ impl QueuePair {
     fn atomic_request(
         &mut self,
         card: &Card,
-        psn: Psn,
+        header: &Header,
         atomic: &AtomicEth,
-        change: impl FnOnce(u64) -> u64,
     ) -> Result<u32, Refusal> {
         self.may_answer(Access::REMOTE_ATOMIC)?;
         if !atomic.remote.address.is_multiple_of(8) {
             return Err(INVALID);
         }
         let by = self.accessor(Access::REMOTE_ATOMIC);
-        let changed = card.memory.change(by, atomic.remote, change);
+        let changed = card
+            .memory
+            .change(by, atomic.remote, |before| match header.body {
+                Body::FetchAdd(_) => before.wrapping_add(atomic.swap_or_add),
+                _ if before == atomic.compare => atomic.swap_or_add,
+                _ => before,
+            });
         let original = changed.map_err(access_refusal)?;
         self.message_done();
-        self.remember(Remembered::atomic(psn, original));
-        self.answer_atomic(psn, original);
+        self.remember(Remembered::atomic(header.psn, original));
+        self.answer_atomic(header.psn, original);
         Ok(1)
     }
 

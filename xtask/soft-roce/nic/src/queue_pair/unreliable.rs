@@ -19,7 +19,6 @@ impl QueuePair {
         // 9.8.2: after a loss, the next message begins with a first packet.
         if continues && (!is_expected || place.starts()) {
             self.responder.message = Message::None;
-            card.counters.dropped += 1;
         }
         if !place.starts() && matches!(self.responder.message, Message::None) {
             return;
@@ -29,10 +28,7 @@ impl QueuePair {
             Err(Refusal::Nak(NakCode::RemoteOperationalError, status)) => {
                 self.break_off(card, status);
             }
-            Err(_) => {
-                self.responder.message = Message::None;
-                card.counters.dropped += 1;
-            }
+            Err(_) => self.responder.message = Message::None,
         }
     }
 
@@ -48,7 +44,6 @@ impl QueuePair {
             return;
         };
         if !self.take_receive(card) {
-            card.counters.dropped += 1;
             return;
         }
         let Some(receive) = &self.responder.receive else {
@@ -73,7 +68,7 @@ impl QueuePair {
                 self.responder.received = 40 + u64::try_from(payload.len()).unwrap_or_default();
                 self.receive_done(card, header, CompletedOpcode::Receive, None);
             }
-            Err(Fault::TooLong) if !card.profile.long_datagram_breaks => card.counters.dropped += 1,
+            Err(Fault::TooLong) if !card.profile.long_datagram_breaks => {}
             Err(fault) => {
                 let status = receive_status(card, fault).1;
                 self.break_off(card, status);

@@ -12,7 +12,10 @@ fn a_queue_pair_that_is_broken_flushes_and_says_so_once() {
     world.a.nic.break_queue_pair(qa).unwrap();
     world.a.nic.break_queue_pair(qa).unwrap();
     assert_eq!(world.a.events(), [Event::QueuePairFatal(qa)]);
-    assert_eq!(world.a.nic.state(qa), Some(QueuePairState::Err));
+    assert_eq!(
+        world.a.nic.query_qp(qa).map(|it| it.state),
+        Some(QueuePairState::Err)
+    );
     assert_eq!(world.a.statuses(), [(1, Status::WR_FLUSH_ERR)]);
     assert!(world.a.nic.break_queue_pair(999).is_err());
 }

@@ -151,7 +151,7 @@ fn an_error_of_an_unreliable_send_stops_the_send_queue_or_all_of_it() {
                 world.a.nic.post_send(qa, request).unwrap();
             }
             world.run();
-            assert_eq!(world.a.nic.state(qa), Some(state));
+            assert_eq!(world.a.nic.query_qp(qa).map(|it| it.state), Some(state));
             let mut expected = vec![(1, Status::LOC_QP_OP_ERR), (2, Status::WR_FLUSH_ERR)];
             if state == QueuePairState::Err {
                 expected.push((7, Status::WR_FLUSH_ERR));
@@ -192,7 +192,7 @@ fn a_full_completion_queue_loses_completions_and_says_so() {
         let events = world.a.events();
         assert_eq!(events[0], Event::CompletionQueueOverrun(small));
         assert_eq!(events.contains(&Event::QueuePairFatal(qa)), breaks);
-        assert_eq!(world.a.nic.state(qa), Some(state));
+        assert_eq!(world.a.nic.query_qp(qa).map(|it| it.state), Some(state));
         assert_eq!(world.a.nic.poll_cq(small).unwrap().wr_id, 0);
         assert_eq!(world.a.nic.poll_cq(small).unwrap().wr_id, 1);
         assert_eq!(world.a.nic.poll_cq(small), None);

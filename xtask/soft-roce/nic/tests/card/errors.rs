@@ -33,7 +33,7 @@ fn naks(world: &World) -> Vec<NakCode> {
 }
 
 fn is_broken(host: &Host, qp: u32) -> bool {
-    host.nic.state(qp) == Some(QueuePairState::Err)
+    host.nic.query_qp(qp).map(|it| it.state) == Some(QueuePairState::Err)
 }
 
 #[test]

@@ -88,7 +88,10 @@ fn peer_s_access_to_unmapped_memory_is_a_remote_access_error() {
         world.post_a(qa, 1, opcode(remote), &[local.element()]);
         world.run();
         assert_eq!(world.a.statuses(), [(1, Status::REM_ACCESS_ERR)]);
-        assert_eq!(world.b.nic.state(qb), Some(QueuePairState::Err));
+        assert_eq!(
+            world.b.nic.query_qp(qb).map(|it| it.state),
+            Some(QueuePairState::Err)
+        );
     }
 }
 

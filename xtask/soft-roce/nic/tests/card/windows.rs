@@ -130,7 +130,10 @@ fn a_peer_that_invalidates_what_it_may_not_breaks_the_queue_pair() {
     world.post_a(qa, 3, SendOpcode::SendWithInvalidate(region.rkey), &[]);
     world.run();
     assert_eq!(world.b.statuses(), [(2, Status::REM_INV_REQ_ERR)]);
-    assert_eq!(world.b.nic.state(qb), Some(QueuePairState::Err));
+    assert_eq!(
+        world.b.nic.query_qp(qb).map(|it| it.state),
+        Some(QueuePairState::Err)
+    );
 }
 
 #[test]

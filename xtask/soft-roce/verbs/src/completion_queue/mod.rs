@@ -15,7 +15,7 @@ use crate::abi::attributes::ibv_cq_init_attr_ex;
 use crate::abi::context::Open;
 use crate::abi::extended::ibv_cq_ex;
 use crate::abi::object::{ibv_comp_channel, ibv_cq};
-use crate::device::Context;
+use crate::device::{Context, destroy};
 use crate::errno::{code, refused};
 use crate::event::channel::Channel;
 use crate::event::{Sink, Unacknowledged};
@@ -46,7 +46,8 @@ fn create(verb: &'static str, context: Open, init: &ibv_cq_init_attr_ex) -> *mut
     // SAFETY: the caller's channel is alive, if there is one.
     let channel = unsafe { init.channel.cast::<Channel>().as_ref() };
     context.place(verb, |locked| {
-        if init.comp_vector >= context.vectors() {
+        // The context has one vector.
+        if init.comp_vector != 0 {
             return Err(libc::EINVAL);
         }
         let id = locked.nic.create_cq(init.cqe).map_err(refused)?;
@@ -119,8 +120,6 @@ extern "C" fn ibv_resize_cq(cq: &CompletionQueue, cqe: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut CompletionQueue) -> c_int {
-    // SAFETY: the caller has a queue that is alive.
-    let context = unsafe { (*cq).queue.cq.context };
     let end = |locked: &mut Locked<'_>, own: &CompletionQueue| {
         let id = own.id();
         locked.nic.destroy_cq(id).map_err(refused)?;
@@ -133,5 +132,5 @@ pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut CompletionQueue) -> c_in
         Ok(completions.chain(events.completion_queues.remove(&id.0)))
     };
     // SAFETY: `create` made it, and the caller does not use it again.
-    unsafe { context.destroy("ibv_destroy_cq", cq, end) }
+    unsafe { destroy("ibv_destroy_cq", cq, end) }
 }

@@ -54,11 +54,6 @@ impl Deref for Open {
 }
 
 impl Context {
-    /// Completion vectors.
-    pub(crate) const fn vectors(&self) -> u32 {
-        self.verbs.context.num_comp_vectors.cast_unsigned()
-    }
-
     /// Makes an object of C's by a verb; null, with errno, if that is refused.
     pub(crate) fn make<T>(
         &self,
@@ -80,31 +75,6 @@ impl Context {
         made.unwrap_or_else(|errno| fail(errno, ptr::null_mut()))
     }
 
-    /// Ends an object by a verb, and frees it. Its sinks, if it has events, are closed with nothing locked.
-    ///
-    /// # Safety
-    ///
-    /// The object is alive, is one that the context has made, and is not used again after a success.
-    pub(crate) unsafe fn destroy<T, S: IntoIterator<Item = Sink>>(
-        &self,
-        verb: &'static str,
-        object: *mut T,
-        end: impl FnOnce(&mut Locked<'_>, &T) -> Result<S, Errno>,
-    ) -> c_int {
-        // SAFETY: the caller has an object that is alive.
-        let own = unsafe { &*object };
-        code(
-            self.card
-                .verb(verb, |locked| end(locked, own))
-                .map(|sinks| {
-                    sinks.into_iter().for_each(Sink::close);
-                    self.objects.fetch_sub(1, Ordering::Relaxed);
-                    // SAFETY: the context boxed it, and the caller does not use it again.
-                    drop(unsafe { Box::from_raw(object) });
-                }),
-        )
-    }
-
     /// Where the asynchronous events of an object go.
     pub(crate) fn sink<T>(&self, object: *mut T, unacknowledged: Arc<Unacknowledged>) -> Sink {
         Sink {
@@ -113,6 +83,30 @@ impl Context {
             unacknowledged,
         }
     }
+}
+
+/// Ends an object by a verb, and frees it. Its sinks, if it has events, are closed with nothing locked.
+///
+/// # Safety
+///
+/// The object is alive, is one that a context has made, begins with C's pointer to that, and is not used again after a
+/// success.
+pub(crate) unsafe fn destroy<T, S: IntoIterator<Item = Sink>>(
+    verb: &'static str,
+    object: *mut T,
+    end: impl FnOnce(&mut Locked<'_>, &T) -> Result<S, Errno>,
+) -> c_int {
+    // SAFETY: the caller's object is alive, and begins with this.
+    let context = unsafe { object.cast::<Open>().read() };
+    // SAFETY: the caller's object is alive.
+    let own = unsafe { &*object };
+    let ended = context.card.verb(verb, |locked| end(locked, own));
+    code(ended.map(|sinks| {
+        sinks.into_iter().for_each(Sink::close);
+        context.objects.fetch_sub(1, Ordering::Relaxed);
+        // SAFETY: the context boxed it, and the caller does not use it again.
+        drop(unsafe { Box::from_raw(object) });
+    }))
 }
 
 #[unsafe(no_mangle)]
@@ -162,13 +156,12 @@ pub(crate) unsafe extern "C" fn ibv_open_device(device: *const Card) -> Open {
     context.async_fd = events.descriptor();
     context.num_comp_vectors = 1;
     context.abi_compat = ptr::without_provenance_mut(EXTENDED);
-    let attendance = card.attend();
     let made = Box::into_raw(Box::new(Context {
         verbs,
+        _attendance: card.attend(),
         card,
         events,
         objects: AtomicUsize::new(0),
-        _attendance: attendance,
     }));
     let context = made.wrapping_byte_add(offset_of!(verbs_context, context));
     Open(context.cast())

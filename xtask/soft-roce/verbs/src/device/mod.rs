@@ -9,7 +9,7 @@ use std::ffi::{c_char, c_int};
 use std::ptr;
 use std::sync::Arc;
 
-pub(crate) use context::{Context, ibv_close_device, ibv_open_device};
+pub(crate) use context::{Context, destroy, ibv_close_device, ibv_open_device};
 pub(crate) use port::mtu;
 pub(crate) use query::nanoseconds;
 
@@ -33,10 +33,6 @@ impl Device {
     /// A device with a name, and a GUID with this number in it.
     pub(crate) fn new(name: &str, number: u64) -> Self {
         const FIRST_GUID: u64 = 0x5054_00ff_fe00_0001;
-        let (node_path, sysfs_path) = (
-            format!("/nonexistent/infiniband_verbs/uverbs-{name}"),
-            format!("/nonexistent/infiniband/{name}"),
-        );
         Self {
             device: ibv_device {
                 ops: [ptr::null_mut(); 2],
@@ -45,8 +41,8 @@ impl Device {
                 transport_type: 0,
                 name: text(name),
                 dev_name: text(&format!("uverbs-{name}")),
-                dev_path: text(&node_path),
-                ibdev_path: text(&sysfs_path),
+                dev_path: text(&format!("/nonexistent/infiniband_verbs/uverbs-{name}")),
+                ibdev_path: text(&format!("/nonexistent/infiniband/{name}")),
             },
             guid: FIRST_GUID.wrapping_add(number).to_be(),
         }

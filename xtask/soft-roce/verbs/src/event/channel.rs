@@ -11,6 +11,7 @@ use super::{Announced, EventQueue};
 use crate::abi::context::Open;
 use crate::abi::object::{ibv_comp_channel, ibv_cq};
 use crate::completion_queue::CompletionQueue;
+use crate::device::destroy;
 use crate::errno::answer;
 use crate::network::Locked;
 
@@ -38,14 +39,12 @@ pub(crate) extern "C" fn ibv_create_comp_channel(context: Open) -> *mut Channel 
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut Channel) -> c_int {
-    // SAFETY: the caller has a channel that is alive.
-    let context = unsafe { (*channel).channel.context };
     let end = |_: &mut Locked<'_>, own: &Channel| match own.channel.refcnt.load(Ordering::Relaxed) {
         0 => Ok(None),
         _ => Err(libc::EBUSY),
     };
     // SAFETY: `ibv_create_comp_channel` made it, and the caller does not use it again.
-    unsafe { context.destroy("ibv_destroy_comp_channel", channel, end) }
+    unsafe { destroy("ibv_destroy_comp_channel", channel, end) }
 }
 
 #[unsafe(no_mangle)]

@@ -10,6 +10,7 @@ use soft_nic::{Access, Registered};
 
 use crate::abi::object::{ibv_mr, ibv_pd};
 use crate::abi::request::ibv_sge;
+use crate::device::destroy;
 use crate::errno::{Errno, code, fail, refused};
 use crate::network::Locked;
 use crate::protection_domain::ProtectionDomain;
@@ -165,12 +166,10 @@ pub(crate) extern "C" fn advise_mr(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_dereg_mr(mr: *mut MemoryRegion) -> c_int {
-    // SAFETY: the caller has a region that is alive.
-    let context = unsafe { (*mr).mr.context };
     let end = |locked: &mut Locked<'_>, own: &MemoryRegion| {
         locked.nic.dereg_mr(own.mr.handle).map_err(refused)?;
         Ok(None)
     };
     // SAFETY: `ibv_reg_mr` made it, and the caller does not use it again.
-    unsafe { context.destroy("ibv_dereg_mr", mr, end) }
+    unsafe { destroy("ibv_dereg_mr", mr, end) }
 }

@@ -3,15 +3,16 @@
 
 use std::ffi::c_int;
 
-use soft_nic::{Access, Bind, WindowKind};
+use soft_nic::{Access, Bind, Data, SendOpcode, WindowKind};
 
 use crate::abi::object::ibv_mw;
 use crate::abi::request::{IBV_SEND_INLINE, ibv_mw_bind, ibv_mw_bind_info};
+use crate::device::destroy;
 use crate::errno::{Errno, code, refused};
 use crate::network::Locked;
 use crate::protection_domain::ProtectionDomain;
 use crate::queue_pair::QueuePair;
-use crate::queue_pair::post::post_bind;
+use crate::queue_pair::post::request;
 
 const TYPE_1: u32 = 1;
 const TYPE_2: u32 = 2;
@@ -36,15 +37,13 @@ pub(crate) extern "C" fn alloc_mw(pd: &ProtectionDomain, type_: u32) -> *mut ibv
 }
 
 pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
-    // SAFETY: the caller has a window that is alive.
-    let context = unsafe { (*mw).context };
     let end = |locked: &mut Locked<'_>, own: &ibv_mw| {
         // The key that it had first: it may have another tag since.
         locked.nic.dealloc_mw(own.handle).map_err(refused)?;
         Ok(None)
     };
     // SAFETY: `alloc_mw` made it, and the caller does not use it again.
-    unsafe { context.destroy("ibv_dealloc_mw", mw, end) }
+    unsafe { destroy("ibv_dealloc_mw", mw, end) }
 }
 
 /// Binds a window of type 1: by a request to the send queue, after which it has the next key.
@@ -53,8 +52,13 @@ pub(crate) extern "C" fn bind_mw(qp: &QueuePair, mw: &mut ibv_mw, bind: &ibv_mw_
     if bind.send_flags & IBV_SEND_INLINE != 0 {
         return libc::EINVAL;
     }
-    let posted = binding(mw.rkey, rkey, &bind.bind_info)
-        .and_then(|binding| post_bind(qp, bind.wr_id, bind.send_flags, binding));
+    let posted = qp.context().card.verb("ibv_bind_mw", |locked| {
+        let opcode = SendOpcode::BindWindow(binding(mw.rkey, rkey, &bind.bind_info)?);
+        let data = Data::Elements(Vec::new());
+        let request = request(bind.wr_id, bind.send_flags, opcode, data);
+        let posted = locked.nic.post_send(qp.number(), request);
+        posted.map_err(refused)
+    });
     code(posted.map(|()| mw.rkey = rkey))
 }
 

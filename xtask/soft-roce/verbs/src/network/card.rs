@@ -1,5 +1,6 @@
 //! Cards as the C layer has them: each call locks the network, and carries packets before it unlocks it.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::thread;
 use std::time::Duration;
@@ -104,7 +105,7 @@ impl Card {
         match &self.network.udp {
             None => self.network.step(None),
             Some(udp) => {
-                udp.look();
+                udp.looks.fetch_add(1, Ordering::Relaxed);
                 let has_come = self.network.receive();
                 if !has_come {
                     self.network.lock().send_answers();

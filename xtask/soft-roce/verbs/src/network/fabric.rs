@@ -8,7 +8,7 @@ use std::time::Duration;
 use soft_nic::Profile;
 
 use super::pcap::Pcap;
-use super::{Clock, FaultCounts, Host, Link, Network, settings};
+use super::{Clock, Host, Link, Network, settings};
 use crate::lock::lock;
 
 /// A simulated network: hosts, and links between them, in one process.
@@ -65,7 +65,7 @@ impl Fabric {
 
     fn new(clock: Clock, seed: u64) -> Self {
         Self {
-            network: Network::new(clock, seed),
+            network: Network::new(None, clock, seed),
             hosts: Arc::default(),
         }
     }
@@ -83,7 +83,7 @@ impl Fabric {
         let mut hosts = lock(&self.hosts);
         let place = hosts.iter().position(|host| host.name() == name);
         if let Some(place) = place
-            && !hosts[place].is_dead()
+            && !hosts[place].cards()[0].is_dead()
         {
             return hosts[place].clone();
         }
@@ -152,7 +152,7 @@ impl Fabric {
     #[must_use]
     pub fn hash(&self) -> u64 {
         let state = self.network.lock();
-        state.hash.as_ref().map_or(0, super::hash::Hash::value)
+        state.hash.as_ref().map_or(0, |hash| hash.0)
     }
 
     /// Writes all packets that are sent from now on to a file for Wireshark; those that get lost are in it, too.
@@ -176,4 +176,26 @@ impl Fabric {
             ..state.counts
         }
     }
+}
+
+/// How often something has happened on a [`Fabric`].
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[non_exhaustive]
+pub struct FaultCounts {
+    /// Packets that cards have sent.
+    pub sent: u64,
+    /// Packets that a link lost by chance.
+    pub lost: u64,
+    /// Packets that a link delivered twice.
+    pub duplicated: u64,
+    /// Packets that a link held back, so that later ones could overtake them.
+    pub reordered: u64,
+    /// Packets in which a link changed a bit.
+    pub corrupted: u64,
+    /// Packets lost on a link that was cut.
+    pub cut: u64,
+    /// Packets lost because a host was stopped or dead.
+    pub stopped: u64,
+    /// Calls of verbs, and requests of posts, that were refused as asked for.
+    pub refused: u64,
 }

@@ -11,15 +11,11 @@ const BTH: usize = 12;
 const ICRC: usize = 4;
 
 /// A hash that is the same on each machine, and by each compiler.
-pub(super) struct Hash(u64);
+pub(super) struct Hash(pub(super) u64);
 
 impl Hash {
     pub(super) const fn new(seed: u64) -> Self {
         Self(seed)
-    }
-
-    pub(super) const fn value(&self) -> u64 {
-        self.0
     }
 
     const fn word(&mut self, word: u64) {
@@ -39,11 +35,8 @@ impl Hash {
 
     /// A packet to a card, if it is one of the network's. Instead of an address it has the place within the region.
     pub(super) fn packet(&mut self, route: &Route, packet: &[u8], to: Option<&Nic>) {
-        let mut ends = [0; 32];
-        let octets = [route.source, route.destination].map(|gid: Ipv6Addr| gid.octets());
-        ends[..16].copy_from_slice(&octets[0]);
-        ends[16..].copy_from_slice(&octets[1]);
-        self.bytes(&ends);
+        let ends = [route.source, route.destination].map(|gid: Ipv6Addr| gid.octets());
+        self.bytes(ends.as_flattened());
         let end = packet.len().saturating_sub(ICRC);
         match Header::parse(packet).and_then(|(header, _)| remote(&header.body)) {
             None => self.bytes(&packet[..end]),

@@ -208,14 +208,6 @@ impl Host {
         self.shared.network.change(self.at_step, change);
         self
     }
-
-    /// Whether it has died.
-    pub(super) fn is_dead(&self) -> bool {
-        let mut state = self.shared.network.lock();
-        state
-            .cards_of(self.number())
-            .any(|side| side.faults.is_dead)
-    }
 }
 
 impl fmt::Debug for Shared {

@@ -117,14 +117,13 @@ pub(super) fn is_readable(descriptor: RawFd) -> bool {
         events: libc::POLLIN,
         revents: 0,
     };
-    real_poll(&raw mut entry, 1, 0) != 0
+    real_poll(&raw mut entry, 1, Some(Duration::ZERO)) != 0
 }
 
 /// Polls descriptors, by the kernel's time.
 #[cfg(not(miri))]
-fn real_poll(entries: *mut pollfd, count: nfds_t, millis: c_int) -> c_int {
-    let nanos = u64::try_from(millis).map(Duration::from_millis);
-    let mut time = nanos.map(spec);
+pub(super) fn real_poll(entries: *mut pollfd, count: nfds_t, time: Option<Duration>) -> c_int {
+    let mut time = time.map(spec);
     let time = time.as_mut().map_or(ptr::null_mut(), ptr::from_mut);
     let mask = ptr::null::<libc::sigset_t>();
     // SAFETY: the kernel checks the pointer to the entries, and has the time by a local.
@@ -133,7 +132,10 @@ fn real_poll(entries: *mut pollfd, count: nfds_t, millis: c_int) -> c_int {
 
 /// The same for Miri, which has sets of descriptors only, and for one descriptor.
 #[cfg(miri)]
-fn real_poll(entry: *mut pollfd, count: nfds_t, millis: c_int) -> c_int {
+pub(super) fn real_poll(entry: *mut pollfd, count: nfds_t, time: Option<Duration>) -> c_int {
+    let millis = time.map_or(-1, |time| {
+        c_int::try_from(time.as_millis()).unwrap_or(c_int::MAX)
+    });
     assert_eq!(count, 1, "one descriptor is polled at a time");
     // SAFETY: no pointers.
     let set = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
@@ -181,10 +183,7 @@ unsafe extern "C" fn clock_gettime(clock: clockid_t, time: *mut timespec) -> c_i
 unsafe extern "C" fn nanosleep(time: *const timespec, left: *mut timespec) -> c_int {
     // SAFETY: this caller's promises are those of the other function.
     let errno = unsafe { clock_nanosleep(libc::CLOCK_REALTIME, 0, time, left) };
-    match errno {
-        0 => 0,
-        errno => fail(errno, -1),
-    }
+    if errno == 0 { 0 } else { fail(errno, -1) }
 }
 
 /// Returns an errno.
@@ -212,23 +211,19 @@ unsafe extern "C" fn clock_nanosleep(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn poll(entries: *mut pollfd, count: nfds_t, millis: c_int) -> c_int {
-    let Some(start) = now() else {
-        return real_poll(entries, count, millis);
-    };
-    let is_ours = (0..usize::try_from(count).unwrap_or(0)).all(|index| {
+    let time = u64::try_from(millis).ok().map(Duration::from_millis);
+    let is_ours = |index| {
         // SAFETY: the caller has this number of entries.
         let entry = unsafe { entries.wrapping_add(index).read() };
         descriptors::is_open(entry.fd)
-    });
-    if !is_ours {
-        return real_poll(entries, count, millis);
-    }
-    let millis = u64::try_from(millis);
-    let end = millis
-        .ok()
-        .map(|millis| start + Duration::from_millis(millis));
+    };
+    let length = usize::try_from(count).unwrap_or(0);
+    let Some(start) = now().filter(|_| (0..length).all(is_ours)) else {
+        return real_poll(entries, count, time);
+    };
+    let end = time.map(|time| start + time);
     loop {
-        let ready = real_poll(entries, count, 0);
+        let ready = real_poll(entries, count, Some(Duration::ZERO));
         if ready != 0 || now().zip(end).is_some_and(|(now, end)| now >= end) {
             return ready;
         }

@@ -10,7 +10,6 @@
 
 mod card;
 mod clock;
-mod counts;
 mod current;
 pub(crate) mod descriptors;
 mod fabric;
@@ -22,7 +21,7 @@ mod leaving;
 mod link;
 mod notifier;
 mod pcap;
-mod random;
+pub(crate) mod random;
 mod service;
 mod settings;
 mod signals;
@@ -39,17 +38,17 @@ use std::time::Duration;
 
 pub(crate) use card::{Card, Locked};
 use clock::Clock;
-pub use counts::FaultCounts;
-pub use fabric::Fabric;
+pub use fabric::{Fabric, FaultCounts};
 pub use host::Host;
 pub use link::Link;
 pub use notifier::FabricNotifier;
 use notifier::Notifiers;
-pub(crate) use random::Random;
 pub(crate) use service::Attendance;
 use service::Service;
 use state::State;
 use udp::Udp;
+
+use soft_nic::Random;
 
 use crate::later;
 use crate::lock::lock;
@@ -67,12 +66,8 @@ struct Network {
 }
 
 impl Network {
-    fn new(clock: Clock, seed: u64) -> Arc<Self> {
-        Self::over(None, clock, seed)
-    }
-
     /// A network that has other processes' cards, too, if there is UDP.
-    fn over(udp: Option<Udp>, clock: Clock, seed: u64) -> Arc<Self> {
+    fn new(udp: Option<Udp>, clock: Clock, seed: u64) -> Arc<Self> {
         interpose::find_clock();
         let mut state = State::new(seed, clock.is_virtual());
         state.outbox = udp.as_ref().map(Udp::outbox);

@@ -18,31 +18,27 @@ pub(super) fn default_host() -> Host {
     let values = ["SOFT_VERBS_PROFILE", "SOFT_VERBS_SEED", VARIABLE].map(value);
     read(values).and_then(make).unwrap_or_else(|complaint| {
         complain(&complaint);
-        let network = Network::new(Clock::real(), 0);
+        let network = Network::new(None, Clock::real(), 0);
         Host::add(&network, NAME, 0, [])
     })
 }
 
 fn make(settings: Settings) -> Result<Host, String> {
     const CARDS: usize = 2;
-    let Settings {
-        profile,
-        seed,
-        place,
-    } = settings;
-    let seed = match (seed, &place) {
+    let profile = settings.profile;
+    let seed = match (settings.seed, &settings.place) {
         (Some(seed), _) => seed,
         (None, Place::Process) => 0,
         // Processes differ.
         _ => RandomState::new().hash_one(0),
     };
-    Ok(match Udp::bind(&place, seed)? {
+    Ok(match Udp::bind(&settings.place, seed)? {
         None => {
             let cards = (0..CARDS).map(|place| (next_device(), Host::gids(place), profile.clone()));
-            Host::add(&Network::new(Clock::real(), seed), NAME, 0, cards)
+            Host::add(&Network::new(None, Clock::real(), seed), NAME, 0, cards)
         }
         Some((udp, addresses)) => {
-            let network = Network::over(Some(udp), Clock::real(), seed);
+            let network = Network::new(Some(udp), Clock::real(), seed);
             leaving::at_exit(&network);
             let card = |it: Address| (it.number(), vec![it.gid(); 2], it.limit(&profile));
             Host::add(&network, NAME, 0, addresses.into_iter().map(card))

@@ -5,15 +5,15 @@ use std::net::Ipv6Addr;
 use std::time::Duration;
 
 use log::Level;
-use soft_nic::{Nic, Profile, Route};
+use soft_nic::{Nic, Profile, Random, Route};
 
 use super::clock::Clock;
-use super::counts::FaultCounts;
+use super::fabric::FaultCounts;
 use super::faults::Faults;
 use super::hash::Hash;
 use super::link::Direction;
 use super::pcap::Pcap;
-use super::random::Random;
+use super::random::{below, happens};
 use super::udp::{Incoming, Outbox};
 use super::wire::Wire;
 use crate::device::mtu;
@@ -108,11 +108,8 @@ impl State {
 
     /// Adds a card with these addresses to a host.
     pub(super) fn add(&mut self, host: usize, gids: &[Ipv6Addr], profile: Profile) -> usize {
-        self.manager.add(
-            host,
-            gids,
-            u8::try_from(mtu(profile.max_mtu)).unwrap_or(u8::MAX),
-        );
+        let number = u8::try_from(mtu(profile.max_mtu));
+        self.manager.add(host, gids, number.unwrap_or(u8::MAX));
         let mut nic = Nic::new(profile, self.random.number());
         let side = self.sides.len();
         for (index, gid) in (0..).zip(gids.iter().copied()) {
@@ -203,7 +200,7 @@ impl State {
         let running = self.sides.iter().filter(|side| !side.is_stopped);
         let timers = running.filter_map(|side| side.nic.next_timer());
         let packet = self.wire.first_key_value().map(|((at, _), _)| *at);
-        let manager = self.manager.next_timer();
+        let manager = self.manager.earliest;
         timers.chain(packet).chain(manager).min()
     }
 
@@ -301,23 +298,26 @@ impl State {
         let before = self.counts;
         if direction.is_cut {
             self.counts.cut += 1;
-        } else if self.random.happens(direction.loss) {
+        } else if happens(&mut self.random, direction.loss) {
             self.counts.lost += 1;
         } else {
             let mut at = self.sides[from].wire.after(now, packet.len()) + latency;
-            if self.random.happens(direction.duplication) {
+            if happens(&mut self.random, direction.duplication) {
                 self.counts.duplicated += 1;
                 self.put(at, from, to, route, packet);
                 at += self.detour(latency);
             }
-            if self.random.happens(direction.reordering) {
+            if happens(&mut self.random, direction.reordering) {
                 self.counts.reordered += 1;
                 at += self.detour(latency);
             }
             let mut spoilt = None;
-            if self.random.happens(direction.corruption) {
+            if happens(&mut self.random, direction.corruption) {
                 self.counts.corrupted += 1;
-                let (at, bit) = (self.random.below(packet.len()), self.random.below(8));
+                let (at, bit) = (
+                    below(&mut self.random, packet.len()),
+                    below(&mut self.random, 8),
+                );
                 packet[at] ^= 1 << bit;
                 spoilt = Some((at, bit));
             }
@@ -332,7 +332,7 @@ impl State {
 
     /// Time for some other packets to overtake one.
     fn detour(&mut self, latency: Duration) -> Duration {
-        let times = u32::try_from(1 + self.random.below(16)).unwrap_or(1);
+        let times = u32::try_from(1 + below(&mut self.random, 16)).unwrap_or(1);
         latency.max(LATENCY) * times
     }
 

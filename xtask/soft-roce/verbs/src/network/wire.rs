@@ -122,9 +122,7 @@ unsafe extern "C" fn soft_verbs_wire(device: *const c_char, words: *const c_char
     let side = &mut state.sides[card.side];
     let count = side.spoil(words).then_some(side.wire.disturbed);
     card.network.run(state);
-    count
-        .and_then(|count| i64::try_from(count).ok())
-        .unwrap_or(-1)
+    count.map_or(-1, u64::cast_signed)
 }
 
 #[cfg(test)]

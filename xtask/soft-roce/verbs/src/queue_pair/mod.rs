@@ -10,20 +10,19 @@ use std::ffi::c_int;
 use std::ptr;
 use std::sync::{Arc, Mutex};
 
-use soft_nic::{QueuePairOptions, Transport};
+use soft_nic::{QueuePairOptions, SendRequest, Transport};
 
 use crate::abi::attributes::{ibv_qp_cap, ibv_qp_init_attr};
 use crate::abi::extended::ibv_qp_ex;
 use crate::abi::object::{ibv_cq, ibv_qp};
 use crate::completion_queue::CompletionQueue;
-use crate::device::Context;
+use crate::device::{Context, destroy};
 use crate::errno::{Errno, refused};
 use crate::event::Unacknowledged;
 use crate::network::Locked;
 use crate::protection_domain::ProtectionDomain;
 use crate::shared_receive::SharedReceives;
 pub(crate) use attributes::{ibv_modify_qp, qp_attr};
-use extended::Requests;
 pub(crate) use extended::create_qp_ex;
 
 #[repr(C)]
@@ -31,8 +30,8 @@ pub(crate) struct QueuePair {
     queue_pair: ibv_qp_ex,
     pub(crate) asynchronous_events: Arc<Unacknowledged>,
     is_datagram: bool,
-    /// Requests between `ibv_wr_start` and `ibv_wr_complete`.
-    batch: Mutex<Requests>,
+    /// Requests between `ibv_wr_start` and `ibv_wr_complete`, or the first error.
+    batch: Mutex<Result<Vec<SendRequest>, Errno>>,
 }
 
 impl QueuePair {
@@ -121,7 +120,7 @@ fn create(
             },
             asynchronous_events: Arc::clone(&events),
             is_datagram: options.transport == Transport::Ud,
-            batch: Mutex::default(),
+            batch: Mutex::new(Ok(Vec::new())),
         }));
         let sink = context.sink(own, events);
         locked.events.queue_pairs.insert(number, sink);
@@ -139,14 +138,12 @@ pub(crate) extern "C" fn ibv_create_qp(
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut QueuePair) -> c_int {
-    // SAFETY: the caller has a queue pair that is alive.
-    let context = unsafe { (*qp).queue_pair.qp_base.context };
     let end = |locked: &mut Locked<'_>, own: &QueuePair| {
         locked.nic.destroy_qp(own.number()).map_err(refused)?;
         Ok(locked.events.queue_pairs.remove(&own.number()))
     };
     // SAFETY: `create` made it, and the caller does not use it again.
-    unsafe { context.destroy("ibv_destroy_qp", qp, end) }
+    unsafe { destroy("ibv_destroy_qp", qp, end) }
 }
 
 /// There is no extended form of a queue pair that was not made so.

@@ -5,8 +5,7 @@ use std::ffi::c_int;
 
 use log::Level;
 use soft_nic::{
-    Bind, Data, DatagramAddress, Nic, ReceiveRequest, Refused, RemoteAddress, SendOpcode,
-    SendRequest,
+    Data, DatagramAddress, Nic, ReceiveRequest, Refused, RemoteAddress, SendOpcode, SendRequest,
 };
 
 use super::QueuePair;
@@ -123,23 +122,13 @@ unsafe fn post_one(
 }
 
 /// A request with C's flags.
-pub(super) fn request(wr_id: u64, flags: u32, opcode: SendOpcode, data: Data) -> SendRequest {
+pub(crate) fn request(wr_id: u64, flags: u32, opcode: SendOpcode, data: Data) -> SendRequest {
     SendRequest {
         is_signaled: flags & IBV_SEND_SIGNALED != 0,
         is_solicited: flags & IBV_SEND_SOLICITED != 0,
         is_fenced: flags & IBV_SEND_FENCE != 0,
         ..SendRequest::new(wr_id, opcode, data)
     }
-}
-
-/// Posts a request to bind a window of type 1.
-pub(crate) fn post_bind(qp: &QueuePair, wr_id: u64, flags: u32, bind: Bind) -> Result<(), Errno> {
-    qp.context().card.verb("ibv_bind_mw", |locked| {
-        let opcode = SendOpcode::BindWindow(bind);
-        let request = request(wr_id, flags, opcode, Data::Elements(Vec::new()));
-        let posted = locked.nic.post_send(qp.number(), request);
-        posted.map_err(refused)
-    })
 }
 
 /// Posts a chain of requests, each by `post`.

@@ -2,13 +2,12 @@
 //! pair 1.
 //!
 //! ```text
-//!   a program's rdma_* calls ──▶ calls, programs, groups ──▶ Manager, under the network's lock ──▶ message ──▶ soft_nic
+//!   a program's rdma_* calls ──▶ calls, programs ──▶ Manager, under the network's lock ──▶ message ──▶ soft_nic
 //!   rdma_get_cm_event ◀── taking ◀── events, with a descriptor ◀──┘
 //! ```
 
 mod calls;
 mod events;
-mod groups;
 mod id;
 mod lists;
 mod manager;

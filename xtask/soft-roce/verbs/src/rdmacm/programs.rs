@@ -316,17 +316,13 @@ unsafe extern "C" fn rpoll(polled: *mut libc::pollfd, count: libc::nfds_t, wait:
 unsafe extern "C" fn rdma_create_qp_ex(id: &Id, init: *mut ibv_qp_init_attr_ex) -> c_int {
     // SAFETY: the caller has it.
     let ibv_qp_init_attr_ex { comp_mask, pd, .. } = unsafe { *init };
-    // The domain alone.
-    if comp_mask & !1 != 0 {
-        return fail(libc::EOPNOTSUPP, -1);
-    }
-    let pd = if comp_mask & 1 == 0 {
-        ptr::null()
-    } else {
-        pd.cast_const()
+    let pd = match comp_mask {
+        0 => None,
+        // SAFETY: the caller has a domain that is alive, or none.
+        1 => unsafe { pd.cast::<ProtectionDomain>().as_ref() },
+        // More than the domain.
+        _ => return fail(libc::EOPNOTSUPP, -1),
     };
-    // SAFETY: the caller has a domain that is alive, or none.
-    let pd = unsafe { pd.cast::<ProtectionDomain>().as_ref() };
     // SAFETY: the caller has it.
     rdma_create_qp(id, pd, unsafe { &mut *init.cast() })
 }

@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use super::calls::rdma_destroy_id;
 use super::events::{Arrived, EventKind};
-use super::groups::group_gid;
 use super::id::{Channel, Id};
 use super::manager::{Manager, Sink, Space};
 use super::programs;
+use crate::abi::attributes::ibv_gid;
 use crate::abi::connection::{rdma_cm_event, rdma_conn_param, rdma_ud_param};
 use crate::address::{ah_attr, ibv_attach_mcast};
 use crate::errno::{Errno, answer, fail, put};
@@ -105,20 +105,15 @@ fn made(
         }
         (EventKind::MULTICAST_JOIN, Some(qp)) => {
             if let Some((path, ..)) = &arrived.datagrams {
-                status = -ibv_attach_mcast(qp, &group_gid(path.destination), 0);
+                let raw = path.destination.octets();
+                status = -ibv_attach_mcast(qp, &ibv_gid { raw }, 0);
             }
         }
         _ => {}
     }
-    let Arrived {
-        data,
-        param,
-        datagrams,
-        context,
-        ..
-    } = arrived;
+    let data = arrived.data;
     let private_data = match data.is_empty() {
-        true => ptr::with_exposed_provenance(context),
+        true => ptr::with_exposed_provenance(arrived.context),
         false => data.as_ptr().cast::<c_void>(),
     };
     let private_data_len = u8::try_from(data.len()).unwrap_or(u8::MAX);
@@ -134,11 +129,11 @@ fn made(
             event.param.conn = rdma_conn_param {
                 private_data,
                 private_data_len,
-                ..param
+                ..arrived.param
             };
         }
         Space::Datagrams => {
-            let (path, qp_num, qkey) = datagrams.unwrap_or_default();
+            let (path, qp_num, qkey) = arrived.datagrams.unwrap_or_default();
             event.param.ud = rdma_ud_param {
                 private_data,
                 private_data_len,

@@ -3,10 +3,8 @@
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 
+use soft_nic::Random;
 use soft_nic::packet::ROCE_PORT;
-
-use super::Random;
-use crate::sockaddr::gid;
 
 /// The variable that has them.
 pub(crate) const VARIABLE: &str = "SOFT_VERBS_ADDRESS";
@@ -118,15 +116,9 @@ fn bind_to(address: IpAddr) -> Result<(IpAddr, UdpSocket), String> {
     Ok((address, bound?))
 }
 
-/// A number for the card at an address, by which GUIDs differ: its last 24 bits.
-pub(super) fn number(address: IpAddr) -> u64 {
-    let [.., a, b, c] = gid(address).octets();
-    u64::from(u32::from_be_bytes([0, a, b, c]))
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{ErrorKind, Place, Random, TRIES, bind_loopback, bind_to, io, loopback, number};
+    use super::{ErrorKind, Place, Random, TRIES, bind_loopback, bind_to, io, loopback};
     use std::cell::Cell;
     use std::net::{IpAddr, Ipv4Addr};
 
@@ -193,11 +185,5 @@ mod tests {
         );
         let complaint = bind_to("192.0.2.77".parse().unwrap()).unwrap_err();
         assert!(complaint.contains("no interface"), "{complaint}");
-    }
-
-    #[test]
-    fn the_number_of_an_address_has_24_bits() {
-        assert_eq!(number("127.1.2.3".parse().unwrap()), 0x01_02_03);
-        assert_eq!(number("fd00::ffff:ffff".parse().unwrap()), 0xff_ff_ff);
     }
 }

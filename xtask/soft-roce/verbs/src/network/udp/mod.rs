@@ -27,7 +27,6 @@ pub(super) use address::{Place, VARIABLE};
 pub(super) use outbox::Outbox;
 use soft_nic::{Profile, Route};
 
-use super::random::Random;
 use crate::sockaddr::gid;
 pub(super) use system::Incoming;
 use system::{BATCH, has_segments, interface_mtu, prepare, receive, wait};
@@ -55,7 +54,7 @@ pub(super) struct Udp {
     /// A byte that goes in at the one wakes the thread, which waits at the other.
     wake: [UnixDatagram; 2],
     /// How often calls of the program have looked for packets since the thread did.
-    looks: AtomicU32,
+    pub(super) looks: AtomicU32,
 }
 
 /// A card's address, and what its interface and socket can do.
@@ -98,11 +97,6 @@ impl Udp {
     pub(super) fn outbox(&self) -> Outbox {
         let has_segments = self.sockets.iter().all(has_segments);
         Outbox::new(Arc::clone(&self.sockets), has_segments)
-    }
-
-    /// A call of the program has nothing else to do.
-    pub(super) fn look(&self) {
-        self.looks.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Takes messages that have come, at most a batch for each card, and has them delivered: the card, by its place, and
@@ -175,9 +169,10 @@ impl Address {
         gid(self.address)
     }
 
-    /// A number for a device's GUID.
+    /// A number by which devices' GUIDs differ: the last 24 bits.
     pub(super) fn number(&self) -> u64 {
-        address::number(self.address)
+        let [.., a, b, c] = self.gid().octets();
+        u32::from_be_bytes([0, a, b, c]).into()
     }
 
     /// The profile of a card here: packets as the interface takes them, and no more of them unacknowledged than a

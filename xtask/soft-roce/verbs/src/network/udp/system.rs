@@ -13,6 +13,7 @@ use std::time::Duration;
 use libc::{cmsghdr, iovec, mmsghdr, pollfd, socklen_t};
 use soft_nic::packet::ROCE_PORT;
 
+use super::super::interpose::real_poll;
 use crate::errno::{Errno, last};
 use crate::sockaddr::{self, Name, gid};
 
@@ -258,14 +259,7 @@ pub(super) fn wait(fds: impl Iterator<Item = RawFd>, time: Option<Duration>) {
         revents: 0,
     };
     let mut entries: Vec<pollfd> = fds.map(entry).collect();
-    let time = time.map(|time| libc::timespec {
-        tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
-        tv_nsec: time.subsec_nanos().into(),
-    });
-    let time = time.as_ref().map_or(ptr::null(), ptr::from_ref);
-    let count = entries.len() as libc::nfds_t;
-    // SAFETY: this number of local entries; the time is a local's, or none.
-    unsafe { libc::ppoll(entries.as_mut_ptr(), count, time, ptr::null()) };
+    real_poll(entries.as_mut_ptr(), entries.len() as libc::nfds_t, time);
 }
 
 /// The largest packet of IP on the interface that has an address; nothing if none has it, as with most of 127.0.0.0/8.

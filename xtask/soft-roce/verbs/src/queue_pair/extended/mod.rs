@@ -14,25 +14,20 @@ use crate::abi::context::{Open, Verb};
 use crate::errno::{Errno, code, fail, refused};
 use crate::lock::lock;
 
-/// The requests since `ibv_wr_start`.
-#[derive(Default)]
-pub(super) struct Requests {
-    requests: Vec<SendRequest>,
-    /// The first error, which `ibv_wr_complete` returns.
-    error: Option<Errno>,
-}
-
-impl Requests {
-    fn fail(&mut self, errno: Errno) {
-        self.error.get_or_insert(errno);
+impl QueuePair {
+    /// Changes the requests, unless one has failed already.
+    fn batch(&self, change: impl FnOnce(&mut Vec<SendRequest>) -> Result<(), Errno>) {
+        let mut batch = lock(&self.batch);
+        if let Ok(requests) = &mut *batch
+            && let Err(errno) = change(requests)
+        {
+            *batch = Err(errno);
+        }
     }
 
     /// Changes the request that was begun last.
-    fn last(&mut self, change: impl FnOnce(&mut SendRequest) -> Result<(), Errno>) {
-        let changed = self.requests.last_mut().ok_or(libc::EINVAL);
-        if let Err(errno) = changed.and_then(change) {
-            self.fail(errno);
-        }
+    fn last(&self, change: impl FnOnce(&mut SendRequest) -> Result<(), Errno>) {
+        self.batch(|requests| change(requests.last_mut().ok_or(libc::EINVAL)?));
     }
 }
 
@@ -92,7 +87,7 @@ unsafe extern "C" fn wr_start(qp: *mut QueuePair) {
     // SAFETY: the mutex is all zeros at first, as PTHREAD_MUTEX_INITIALIZER.
     unsafe { libc::pthread_mutex_lock(mutex) };
     // SAFETY: the caller has a queue pair that is alive.
-    *lock(&unsafe { &*qp }.batch) = Requests::default();
+    *lock(&unsafe { &*qp }.batch) = Ok(Vec::new());
 }
 
 /// Ends what `wr_start` began.
@@ -100,9 +95,9 @@ unsafe extern "C" fn wr_start(qp: *mut QueuePair) {
 /// # Safety
 ///
 /// The queue pair is alive, and this thread has called `wr_start`.
-unsafe fn end(qp: *mut QueuePair) -> Requests {
+unsafe fn end(qp: *mut QueuePair) -> Result<Vec<SendRequest>, Errno> {
     // SAFETY: the caller has a queue pair that is alive.
-    let requests = std::mem::take(&mut *lock(&unsafe { &*qp }.batch));
+    let requests = std::mem::replace(&mut *lock(&unsafe { &*qp }.batch), Ok(Vec::new()));
     // SAFETY: the caller has a queue pair that is alive.
     let mutex = unsafe { &raw mut (*qp).queue_pair.qp_base.mutex };
     // SAFETY: this thread has locked it in `wr_start`.
@@ -116,11 +111,9 @@ unsafe extern "C" fn wr_complete(qp: *mut QueuePair) -> c_int {
     let own = unsafe { &*qp };
     let (number, context) = (own.number(), own.queue_pair.qp_base.context);
     // SAFETY: the caller has called `ibv_wr_start` on this thread.
-    let Requests { requests, error } = unsafe { end(qp) };
+    let requests = unsafe { end(qp) };
     code(context.card.verb("ibv_wr_complete", |locked| {
-        if let Some(errno) = error {
-            return Err(errno);
-        }
+        let requests = requests?;
         for (ahead, request) in requests.iter().enumerate() {
             let checked = locked.nic.check_send(number, request, ahead);
             checked.map_err(refused)?;

@@ -13,21 +13,17 @@ use crate::abi::object::ibv_mw;
 use crate::abi::request::{ibv_mw_bind_info, ibv_sge};
 use crate::address::AddressHandle;
 use crate::errno::Errno;
-use crate::lock::lock;
 use crate::memory::window::binding;
 
 impl QueuePair {
     /// Begins a request.
     fn begin(&self, opcode: Result<SendOpcode, Errno>) {
-        let mut batch = lock(&self.batch);
-        match opcode {
-            Ok(opcode) => {
-                let (wr_id, flags) = (self.queue_pair.wr_id, self.queue_pair.wr_flags);
-                let data = Data::Elements(Vec::new());
-                batch.requests.push(request(wr_id, flags, opcode, data));
-            }
-            Err(errno) => batch.fail(errno),
-        }
+        self.batch(|requests| {
+            let (wr_id, flags) = (self.queue_pair.wr_id, self.queue_pair.wr_flags);
+            let data = Data::Elements(Vec::new());
+            requests.push(request(wr_id, flags, opcode?, data));
+            Ok(())
+        });
     }
 }
 
@@ -70,7 +66,7 @@ pub(super) extern "C" fn wr_set_ud_addr(
     queue_pair: u32,
     qkey: u32,
 ) {
-    lock(&qp.batch).last(|request| {
+    qp.last(|request| {
         request.to = Some(DatagramAddress {
             path: ah.ok_or(libc::EINVAL)?.path,
             queue_pair,
@@ -94,7 +90,7 @@ pub(super) unsafe extern "C" fn wr_set_sge_list(
 }
 
 fn set_elements(qp: &QueuePair, list: &[ibv_sge]) {
-    lock(&qp.batch).last(|request| {
+    qp.last(|request| {
         if let Data::Elements(elements) = &mut request.data {
             elements.extend(list.iter().map(element));
         }
@@ -123,7 +119,7 @@ pub(super) unsafe extern "C" fn wr_set_inline_data_list(
         // SAFETY: the caller has the bytes of each part.
         bytes.extend_from_slice(unsafe { list_of(part.addr.cast::<u8>(), part.length) });
     }
-    lock(&qp.batch).last(|request| {
+    qp.last(|request| {
         request.data = Data::Inline(bytes);
         Ok(())
     });

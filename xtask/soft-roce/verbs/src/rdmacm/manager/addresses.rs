@@ -12,10 +12,9 @@ use crate::sockaddr::gid;
 impl Manager {
     /// Binds an endpoint to an address, and to the card that has it; the port 0 is any free one.
     pub(crate) fn bind(&mut self, number: u32, address: SocketAddr) -> Result<(), Errno> {
-        let Endpoint {
-            host, space, stage, ..
-        } = *self.endpoint(number)?;
-        if stage != Stage::Idle {
+        let endpoint = self.endpoint(number)?;
+        let (host, space) = (endpoint.host, endpoint.space);
+        if endpoint.stage != Stage::Idle {
             return Err(libc::EINVAL);
         }
         let ip = address.ip();
@@ -116,9 +115,8 @@ impl Manager {
         found: Option<IpAddr>,
         has_neighbours: bool,
     ) -> Result<(), Errno> {
-        let Endpoint {
-            host, stage, side, ..
-        } = *self.endpoint(number)?;
+        let endpoint = self.endpoint(number)?;
+        let (host, stage, side) = (endpoint.host, endpoint.stage, endpoint.side);
         if !matches!(stage, Stage::Idle | Stage::Bound) {
             return Err(libc::EINVAL);
         }
@@ -130,33 +128,27 @@ impl Manager {
             all.sort_by_key(|ip| local(*ip) != local(like));
             all.first().copied()
         };
-        let on_host = |side: &usize| self.cards[*side].host == host;
-        let is_here = is_any(to.ip());
-        let destination = match (is_here, found) {
-            (false, _) => Some(to.ip()),
-            (true, Some(found)) => Some(found),
-            (true, None) => (0..self.cards.len())
-                .filter(on_host)
-                .find_map(|side| own(side, to.ip())),
+        let cards = self.cards.iter().enumerate();
+        let on_host = cards.filter(|(_, card)| card.host == host);
+        let sides: Vec<usize> = on_host.map(|(side, _)| side).collect();
+        let destination = match found {
+            _ if !is_any(to.ip()) => Some(to.ip()),
+            Some(found) => Some(found),
+            None => sides.iter().find_map(|side| own(*side, to.ip())),
         };
         let chosen = destination.and_then(|destination| {
-            let sides = side
-                .or_else(|| self.card_with(host, gid(destination)))
-                .into_iter()
-                .chain((0..self.cards.len()).filter(|_| side.is_none()));
-            let mut sides = sides.filter(on_host);
-            let found = sides.find_map(|side| Some((side, own(side, destination)?)));
-            found.map(|(side, local)| (side, local, destination))
+            let bound = side.or_else(|| self.card_with(host, gid(destination)));
+            let others = sides.into_iter().filter(|_| side.is_none());
+            let mut sides = bound.into_iter().chain(others);
+            sides.find_map(|side| Some((side, own(side, destination)?, destination)))
         });
         let Some((side, local, destination)) = chosen else {
             return self.announce(number, EventKind::ADDRESS_ERROR, -libc::ENODEV);
         };
+        let mut cards = self.cards.iter();
         let is_reached = match has_neighbours {
             true => local.is_loopback() == destination.is_loopback(),
-            false => {
-                let mut cards = self.cards.iter();
-                cards.any(|card| card.gids.contains(&gid(destination)))
-            }
+            false => cards.any(|card| card.gids.contains(&gid(destination))),
         };
         if !is_reached && !destination.is_multicast() {
             return Err(libc::ENETUNREACH);

@@ -12,14 +12,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use soft_nic::{Access, AddressVector, ManagementDatagram, QueuePairAttributes, Route};
+use soft_nic::{Access, AddressVector, ManagementDatagram, QueuePairAttributes, Random, Route};
 
 use super::events::{Arrived, EventKind};
 use super::message::{Kind, Message};
 use crate::abi::connection::rdma_conn_param;
 use crate::errno::Errno;
 use crate::event::{EventQueue, Unacknowledged};
-use crate::network::Random;
 use crate::sockaddr::gid;
 
 /// A message is repeated after 4.096 µs · 2^20, this number of times; the kernel's `cma.c` does the same.
@@ -71,8 +70,8 @@ pub(crate) struct Manager {
     cards: Vec<Card>,
     endpoints: BTreeMap<u32, Endpoint>,
     random: Random,
-    /// Nothing is due before.
-    earliest: Option<Duration>,
+    /// When [`expire`](Self::expire) has to be called.
+    pub(crate) earliest: Option<Duration>,
     /// Messages to be sent, and by which card.
     pub(crate) outgoing: Vec<(usize, Route, ManagementDatagram)>,
 }
@@ -271,17 +270,24 @@ impl Manager {
             return;
         };
         let from = std::mem::replace(&mut endpoint.sink.queue, Arc::clone(to));
-        let mut moved = vec![number];
         // Requests that nobody has taken go with their listener.
-        for (child, endpoint) in &mut self.endpoints {
-            if endpoint.listener == Some(number) && endpoint.id == 0 {
+        let mut moved = self.untaken(number);
+        for child in &moved {
+            if let Some(endpoint) = self.endpoints.get_mut(child) {
                 endpoint.sink.queue = Arc::clone(to);
-                moved.push(*child);
             }
         }
+        moved.push(number);
         for (unacknowledged, event) in from.split_off(|event| moved.contains(&event.number)) {
             to.push(unacknowledged, event);
         }
+    }
+
+    /// The requests to a listener that no program has taken.
+    fn untaken(&self, listener: u32) -> Vec<u32> {
+        let all = self.endpoints.iter();
+        let untaken = all.filter(|(_, it)| it.listener == Some(listener) && it.id == 0);
+        untaken.map(|(number, _)| *number).collect()
     }
 
     /// The attributes for the queue pair of a connection.
@@ -357,11 +363,6 @@ impl Manager {
                 event.data = data.to_vec()
             });
         }
-    }
-
-    /// When [`expire`](Self::expire) has to be called.
-    pub(crate) const fn next_timer(&self) -> Option<Duration> {
-        self.earliest
     }
 
     /// Repeats messages that were not answered, and gives up.

@@ -171,10 +171,7 @@ impl Manager {
             (_, Stage::Established | Stage::Left) => self.disconnect(number, Duration::ZERO),
             _ => Ok(()),
         };
-        let of_listener = |(child, endpoint): (&u32, &Endpoint)| {
-            (endpoint.listener == Some(number) && endpoint.id == 0).then_some(*child)
-        };
-        let untaken: Vec<u32> = self.endpoints.iter().filter_map(of_listener).collect();
+        let untaken = self.untaken(number);
         untaken.into_iter().for_each(|child| self.destroy(child));
         if let Some(endpoint) = self.endpoints.remove(&number) {
             let queue = endpoint.sink.queue;

@@ -4,11 +4,11 @@ use std::net::Ipv6Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use soft_nic::Route;
+use soft_nic::{Random, Route};
 
 use super::{Manager, Sink, Space};
 use crate::event::EventQueue;
-use crate::network::Random;
+use crate::network::random::below;
 use crate::rdmacm::message::{KINDS, Kind, Message};
 
 #[test]
@@ -33,21 +33,22 @@ fn messages_of_any_bytes_neither_panic_nor_make_more_than_the_backlog() {
             numbers.push(listener);
         }
         for step in 0..200 {
-            let mut message = Message::new(KINDS[random.below(KINDS.len())].0, random.number());
+            let mut message =
+                Message::new(KINDS[below(&mut random, KINDS.len())].0, random.number());
             for at in (0..232).step_by(8).filter(|_| step % 2 == 0) {
                 message = message.set(at, &random.number().to_be_bytes());
             }
-            let number = numbers[random.below(numbers.len())];
-            let space = [0x106_u64, 0x111, 0x13f][random.below(3)];
+            let number = numbers[below(&mut random, numbers.len())];
+            let space = [0x106_u64, 0x111, 0x13f][below(&mut random, 3)];
             message = message.set_u32(0, step + 1).set_u32(4, number);
             if matches!(message.kind, Kind::Request | Kind::ServiceRequest) {
                 message = message.set(8, &(space << 16 | 7).to_be_bytes());
                 let data = KINDS[message.kind as usize].1;
-                message = message.set(data, &[0, [0x40, 0x60, 0x70][random.below(3)]]);
+                message = message.set(data, &[0, [0x40, 0x60, 0x70][below(&mut random, 3)]]);
             }
             let mut datagram = message.datagram;
-            if random.below(8) == 0 {
-                datagram[random.below(24)] ^= 1;
+            if below(&mut random, 8) == 0 {
+                datagram[below(&mut random, 24)] ^= 1;
             }
             let now = Duration::from_millis(u64::from(step));
             manager.receive(0, now, &Route::new(there, here), datagram);
