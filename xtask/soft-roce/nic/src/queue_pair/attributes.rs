@@ -172,7 +172,8 @@ impl QueuePair {
             self.responder.psn = Psn::new(new.rq_psn);
         }
         if mask.contains(AttributeMask::SQ_PSN) {
-            self.requester.start_at(Psn::new(new.sq_psn));
+            let (own, psn) = (&mut self.requester, Psn::new(new.sq_psn));
+            (own.unacked, own.sent, own.fresh) = (psn, psn, psn);
         }
         self.requester.restore_retries(&self.attributes);
     }

@@ -31,35 +31,19 @@ pub(super) struct ReadReply {
 /// A read or atomic that was carried out.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Remembered {
-    first: Psn,
+    pub(super) first: Psn,
     /// PSNs that it took.
     pub(super) packets: u32,
-    done: Done,
+    pub(super) done: Done,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Done {
+pub(super) enum Done {
     Read(Reth),
     Atomic(u64),
 }
 
 impl Remembered {
-    pub(super) fn read(first: Psn, reth: &Reth, mtu: u32) -> Self {
-        Self {
-            first,
-            packets: reth.length.div_ceil(mtu).max(1),
-            done: Done::Read(*reth),
-        }
-    }
-
-    pub(super) const fn atomic(first: Psn, original: u64) -> Self {
-        Self {
-            first,
-            packets: 1,
-            done: Done::Atomic(original),
-        }
-    }
-
     fn covers(&self, psn: Psn) -> bool {
         u32::try_from(psn.since(self.first)).is_ok_and(|index| index < self.packets)
     }

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use super::reply::{Remembered, Reply};
+use super::reply::{Done, Remembered, Reply};
 use super::{QueuePair, QueuePairState};
 use crate::card::Card;
 use crate::completion::{CompletedOpcode, Completion, Status};
@@ -288,10 +288,14 @@ impl QueuePair {
         let is_allowed = card.memory.check(by, reth.remote, reth.length.into());
         is_allowed.map_err(access_refusal)?;
         self.message_done();
-        let read = Remembered::read(psn, reth, self.mtu(card));
-        self.remember(read);
+        let packets = reth.length.div_ceil(self.mtu(card)).max(1);
+        self.remember(Remembered {
+            first: psn,
+            packets,
+            done: Done::Read(*reth),
+        });
         self.answer_read(psn, reth);
-        Ok(read.packets)
+        Ok(packets)
     }
 
     fn atomic_request(
@@ -314,7 +318,11 @@ impl QueuePair {
             });
         let original = changed.map_err(access_refusal)?;
         self.message_done();
-        self.remember(Remembered::atomic(header.psn, original));
+        self.remember(Remembered {
+            first: header.psn,
+            packets: 1,
+            done: Done::Atomic(original),
+        });
         self.answer_atomic(header.psn, original);
         Ok(1)
     }

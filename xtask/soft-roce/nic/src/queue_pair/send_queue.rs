@@ -121,12 +121,6 @@ impl Entry {
 }
 
 impl Requester {
-    pub(super) const fn start_at(&mut self, psn: Psn) {
-        self.unacked = psn;
-        self.sent = psn;
-        self.fresh = psn;
-    }
-
     pub(super) const fn restore_retries(&mut self, attributes: &QueuePairAttributes) {
         self.retries_left = attributes.retry_cnt;
         self.rnr_retries_left = attributes.rnr_retry;

@@ -162,7 +162,7 @@ unsafe fn param(id: &Id, param: Option<&rdma_conn_param>) -> (rdma_conn_param, V
     const MOST: u8 = 255;
     let max = id.card().call(|locked| locked.nic.profile().max_qp_rd_atom);
     let most = |depth: u8| if depth == MOST { max } else { depth };
-    let param = param.copied().unwrap_or(rdma_conn_param {
+    let param = param.copied().unwrap_or_else(|| rdma_conn_param {
         responder_resources: MOST,
         initiator_depth: MOST,
         retry_count: 7,

@@ -1,6 +1,7 @@
 //! librdmacm's functions that the kernel has no part in: queue pairs of identifiers, calls that wait, lists of addresses.
 #![expect(unsafe_code, reason = "C's functions and pointers")]
 
+use std::cell::Cell;
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use std::ptr;
@@ -86,23 +87,27 @@ pub(super) fn to_rts(id: &Id) -> Result<(), Errno> {
     modify(id, QueuePairState::Rts)
 }
 
-/// Makes a completion queue with a channel.
-fn queue(id: &Id, capacity: u32) -> Result<(*mut ibv_comp_channel, *mut ibv_cq), Errno> {
+/// Makes a completion queue with a channel, for these places in the identifier.
+fn queue(
+    id: &Id,
+    capacity: u32,
+    of_channel: &Cell<*mut ibv_comp_channel>,
+    of_queue: &Cell<*mut ibv_cq>,
+) -> Result<*mut ibv_cq, Errno> {
     let context = Open(id.cm.verbs.get());
     let channel = ibv_create_comp_channel(context);
     if channel.is_null() {
         return Err(last());
     }
+    of_channel.set(channel.cast());
     let capacity = c_int::try_from(capacity.max(1)).unwrap_or(c_int::MAX);
     let own = ptr::from_ref(id).cast_mut().cast();
     let cq = ibv_create_cq(context, capacity, own, channel.cast(), 0);
+    of_queue.set(cq.cast());
     if cq.is_null() {
-        let errno = last();
-        // SAFETY: nobody has it.
-        unsafe { ibv_destroy_comp_channel(channel) };
-        return Err(errno);
+        return Err(last());
     }
-    Ok((channel.cast(), cq.cast()))
+    Ok(cq.cast())
 }
 
 fn create_qp(
@@ -121,16 +126,10 @@ fn create_qp(
     }
     let made = (|| {
         if init.recv_cq.is_null() {
-            let (channel, cq) = queue(id, init.cap.max_recv_wr)?;
-            cm.recv_cq_channel.set(channel);
-            cm.recv_cq.set(cq);
-            init.recv_cq = cq;
+            init.recv_cq = queue(id, init.cap.max_recv_wr, &cm.recv_cq_channel, &cm.recv_cq)?;
         }
         if init.send_cq.is_null() {
-            let (channel, cq) = queue(id, init.cap.max_send_wr)?;
-            cm.send_cq_channel.set(channel);
-            cm.send_cq.set(cq);
-            init.send_cq = cq;
+            init.send_cq = queue(id, init.cap.max_send_wr, &cm.send_cq_channel, &cm.send_cq)?;
         }
         if init.srq.is_null() {
             init.srq = cm.srq.get();
@@ -181,8 +180,10 @@ unsafe extern "C" fn rdma_destroy_qp(id: &Id) {
             channel.replace(ptr::null_mut()),
         );
         if !channel.is_null() {
-            // SAFETY: `queue` made it, and the queue pair is gone.
-            unsafe { ibv_destroy_cq(cq.cast()) };
+            if !cq.is_null() {
+                // SAFETY: `queue` made it, and the queue pair is gone.
+                unsafe { ibv_destroy_cq(cq.cast()) };
+            }
             // SAFETY: `queue` made it, and its only queue is gone.
             unsafe { ibv_destroy_comp_channel(channel.cast()) };
         }

@@ -360,7 +360,7 @@ impl Manager {
         for (number, Endpoint { sink, .. }) in known {
             drop(sink.queue.split_off(|waits| waits.number == *number));
             sink.push(*number, EventKind(event), status, |event| {
-                event.data = data.to_vec()
+                event.data = data.to_vec();
             });
         }
     }
