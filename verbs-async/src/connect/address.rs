@@ -35,7 +35,7 @@ pub(super) async fn first_that_answers<F: Future, T>(
     answer: impl Fn(&mut Attempts, F::Output) -> Option<T>,
 ) -> Result<(T, SocketAddr)> {
     let addresses = resolve(deadline, address).await?;
-    let mut attempts = Attempts::new(addresses, deadline.begun(), deadline.timeout());
+    let mut attempts = Attempts::new(addresses, deadline.begun, deadline.timeout);
     loop {
         match attempts.step().map_err(verbs_channel::Error::from)? {
             Attempt::Pause(until) => deadline.sleep_until(until).await?,

@@ -1,21 +1,24 @@
-//! Where a listener listens, the peers that come there, and how channels are made for them.
+//! Where a listener listens, the peers that come there, and how a channel is connected to each.
 
-use std::future::Future;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
-use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
-use verbs_channel::__private::HostAddress;
+use verbs_channel::__private::{HostAddress, is_of_one_connection};
 use verbs_channel::connect::{Met, PeerAddr};
 use verbs_channel::engine::ConnectedMember;
-use verbs_channel::exchange::Side;
+use verbs_channel::exchange::{ExchangeError, Side};
 use verbs_channel::{Connect, PreparedChannel};
 
+use super::Prepared;
+use super::address::look_up;
+use super::clients::{Client, Clients};
 #[cfg(feature = "rdmacm")]
 use super::cm;
-use super::tcp::{Prepared, Progress};
+use super::deadline::Deadline;
+use super::tcp::check;
 use crate::channel::AsyncChannel;
 use crate::datagrams::AsyncDatagrams;
 use crate::error::Result;
@@ -134,13 +137,12 @@ impl Terms {
     }
 }
 
-pub(super) type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
-
 /// Where peers that ask for a channel come from.
 pub(super) enum Entrance {
     Tcp(TcpListener, Box<dyn CqNotifier>),
     #[cfg(feature = "rdmacm")]
     Cm(cm::Requests<cm::rdmacm::Listener, cm::rdmacm::ConnectRequest>),
+    Datagrams(Box<Clients>),
 }
 
 /// A peer that asks for a channel.
@@ -148,13 +150,48 @@ pub(super) enum Caller {
     Tcp(TcpStream, SocketAddr),
     #[cfg(feature = "rdmacm")]
     Cm(Box<OnThread<cm::rdmacm::ConnectRequest>>),
+    Client(Client),
 }
 
 impl Entrance {
-    pub(super) fn tcp(listener: TcpListener, events: &CqEvents) -> io::Result<Self> {
-        listener.set_nonblocking(true)?;
-        let notifier = events.another_notifier(listener.try_clone()?.into())?;
-        Ok(Self::Tcp(listener, notifier))
+    /// Checks the options first: otherwise each peer would be refused for this side's mistake.
+    pub(super) async fn new(
+        on: OnThread<Bind>,
+        group: &AsyncGroup,
+        options: &Connect,
+    ) -> Result<Self> {
+        let events = &group.shared().events;
+        let tcp = |listener: TcpListener| {
+            listener.set_nonblocking(true)?;
+            let notifier = events.another_notifier(listener.try_clone()?.into())?;
+            Ok(Self::Tcp(listener, notifier))
+        };
+        match on.into_inner() {
+            Bind::Address(address) => {
+                check(group, options)?;
+                tcp(TcpListener::bind(&look_up(address).await?[..])?)
+            }
+            Bind::Tcp(listener) => {
+                check(group, options)?;
+                tcp(listener)
+            }
+            #[cfg(feature = "rdmacm")]
+            Bind::CmAddress(address) => {
+                options.check_cm()?;
+                let listener = cm::bind(address).await?;
+                Ok(Self::Cm(cm::Requests::of(listener, events)?))
+            }
+            #[cfg(feature = "rdmacm")]
+            Bind::Cm(listener) => {
+                let listener = OnThread::new(listener);
+                options.check_cm()?;
+                Ok(Self::Cm(cm::Requests::of(listener, events)?))
+            }
+            Bind::Datagrams(datagrams) => {
+                options.check()?;
+                Ok(Self::Datagrams(Box::new(Clients::new(datagrams).await?)))
+            }
+        }
     }
 
     pub(super) fn local_addr(&self) -> Option<SocketAddr> {
@@ -162,26 +199,41 @@ impl Entrance {
             Self::Tcp(listener, _) => listener.local_addr().ok(),
             #[cfg(feature = "rdmacm")]
             Self::Cm(requests) => requests.local_addr(),
+            Self::Datagrams(_) => None,
         }
     }
 
-    /// Takes the next peer.
-    pub(super) fn poll_caller(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Caller>> {
+    /// Takes the next peer; over datagrams only one that has a place. `None` if handshakes may have gone on.
+    pub(super) fn poll_caller(
+        &mut self,
+        has_place: bool,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Option<Caller>>> {
+        let what = "accept";
+        let failed = |source| ExchangeError::Tcp { what, source };
         match self {
             Self::Tcp(listener, notifier) => loop {
                 match listener.accept() {
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                        ready!(notifier.poll_readable(cx))?;
+                        ready!(notifier.poll_readable(cx)).map_err(failed)?;
                     }
+                    Err(error) if is_of_one_connection(&error) => {}
                     accepted => {
-                        return Poll::Ready(accepted.map(|(tcp, peer)| Caller::Tcp(tcp, peer)));
+                        let (stream, peer) = accepted.map_err(failed)?;
+                        return Poll::Ready(Ok(Some(Caller::Tcp(stream, peer))));
                     }
                 }
             },
             #[cfg(feature = "rdmacm")]
             Self::Cm(requests) => {
-                let request = ready!(requests.poll_request(cx))?;
-                Poll::Ready(Ok(Caller::Cm(Box::new(OnThread::new(request)))))
+                let request = ready!(requests.poll_request(cx));
+                let request = request.map_err(|error| failed(error.into()))?;
+                let request = Box::new(OnThread::new(request));
+                Poll::Ready(Ok(Some(Caller::Cm(request))))
+            }
+            Self::Datagrams(clients) => {
+                let client = ready!(clients.poll_client(has_place, cx))?;
+                Poll::Ready(Ok(client.map(Caller::Client)))
             }
         }
     }
@@ -195,25 +247,35 @@ impl Entrance {
             Self::Tcp(..) => "write",
             #[cfg(feature = "rdmacm")]
             Self::Cm(_) => "confirm",
+            Self::Datagrams(_) => "answer",
         }
     }
 
     /// Closes what peers come from, and waits for that.
     pub(super) async fn close(self) {
         match self {
-            Self::Tcp(..) => {}
             #[cfg(feature = "rdmacm")]
             Self::Cm(requests) => requests.close().await,
+            Self::Tcp(..) | Self::Datagrams(_) => {}
         }
     }
 }
 
 impl Caller {
-    pub(super) fn peer(&self) -> Option<SocketAddr> {
+    pub(super) fn peer(&self) -> Option<PeerAddr> {
         match self {
-            Self::Tcp(_, peer) => Some(*peer),
+            Self::Tcp(_, peer) => Some(PeerAddr::Socket(*peer)),
             #[cfg(feature = "rdmacm")]
-            Self::Cm(request) => request.peer_addr(),
+            Self::Cm(request) => request.peer_addr().map(PeerAddr::Socket),
+            Self::Client(client) => Some(client.peer()),
+        }
+    }
+
+    /// The deadline of its handshake: over datagrams it has an answer to give then.
+    pub(super) fn deadline(&self, timeout: Duration, events: &CqEvents) -> Deadline {
+        match self {
+            Self::Client(_) => Deadline::after(timeout, events),
+            _ => Deadline::of_listener(timeout, events),
         }
     }
 
@@ -221,24 +283,22 @@ impl Caller {
     pub(super) async fn connect(
         self,
         terms: Terms,
-        progress: Arc<Progress>,
+        deadline: Arc<Deadline>,
     ) -> Result<Met<AsyncChannel>> {
-        let prepared = terms.prepare(self.peer().map(PeerAddr::Socket));
+        let prepared = terms.prepare(self.peer());
         let (group, options) = (&terms.group, &terms.options);
         match self {
-            Self::Tcp(stream, _) => {
-                let end = (stream, Side::Accepts);
-                group.exchange_over(end, options, prepared, &progress).await
+            Self::Tcp(stream, peer) => {
+                let end = (stream, Side::Accepts, Some(peer));
+                group.exchange_over(end, options, prepared, &deadline).await
             }
             #[cfg(feature = "rdmacm")]
             Self::Cm(request) => {
                 group
-                    .accept_cm(*request, options, prepared, &progress)
+                    .accept_cm(*request, options, prepared, &deadline)
                     .await
             }
+            Self::Client(client) => client.connect(group, options, prepared, &deadline).await,
         }
     }
 }
-
-/// The most handshakes in progress.
-pub(super) const MAX_HANDSHAKES: usize = 256;

@@ -1,257 +1,181 @@
 //! Clients of a listener over datagrams: their datagrams, handshakes and outcomes.
 
+use std::future::{Future, poll_fn};
+use std::mem;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
 use log::Level;
-use verbs_channel::__private::datagram_exchange::{Acceptor, Answer, Request, RequestId};
-use verbs_channel::BufferPool;
+use verbs_channel::__private::datagram_exchange::{Acceptor, Answer, Request};
 use verbs_channel::connect::{Met, PeerAddr};
 use verbs_channel::datagrams::Datagram;
 use verbs_channel::exchange::ExchangeError;
-use verbs_channel::verbs_core::QueuePairEndpoint;
+use verbs_channel::{BufferPool, Connect};
 
-use super::callers::{Boxed, HandshakeResult, MAX_HANDSHAKES, Terms};
+use super::Prepared;
 use super::datagrams::pool;
-use super::deadline::{Deadline, FirstDue};
+use super::deadline::{Boxed, Deadline, Timer};
+use super::listener::MAX_HANDSHAKES;
 use crate::channel::AsyncChannel;
 use crate::datagrams::AsyncDatagrams;
 use crate::error::Result;
-use crate::events::CqEvents;
+use crate::group::AsyncGroup;
+use crate::task::sync::Mutex;
 use crate::task::wake;
 use crate::threads::Source;
 
+/// The datagrams of a listener.
 pub(super) struct Clients {
-    datagrams: AsyncDatagrams,
-    events: CqEvents,
-    pool: BufferPool,
-    acceptor: Acceptor,
+    shared: Arc<Shared>,
     receiving: Option<Boxed<Result<Datagram>>>,
-    // Each has a buffer of the pool: no more than those.
     sending: Vec<Boxed<()>>,
-    handshakes: Vec<Boxed<Shaken>>,
-    answered: Vec<Answered>,
-    // For the first of those that were answered.
-    timer: FirstDue,
 }
 
-/// A handshake that has completed or failed.
-struct Shaken {
-    request: Request,
-    deadline: Deadline,
-    met: Result<(QueuePairEndpoint, AsyncChannel)>,
+/// Only polls of the listener use it, so no lock is waited for.
+struct Shared {
+    datagrams: AsyncDatagrams,
+    pool: BufferPool,
+    acceptor: Mutex<Acceptor>,
+    // Each will have a buffer of the pool, or is lost.
+    answers: Mutex<Vec<Answer>>,
 }
 
-/// A client that was sent this side's endpoint.
-struct Answered {
+/// A client that has a place.
+pub(super) struct Client {
     request: Request,
-    deadline: Deadline,
-    channel: AsyncChannel,
+    shared: Arc<Shared>,
 }
 
 impl Clients {
-    pub(super) async fn new(datagrams: AsyncDatagrams, events: &CqEvents) -> Result<Self> {
-        Ok(Self {
+    pub(super) async fn new(datagrams: AsyncDatagrams) -> Result<Self> {
+        let acceptor = Acceptor::new(datagrams.max_payload(), MAX_CLIENTS, Instant::now());
+        let shared = Shared {
             pool: pool(&datagrams, BUFFERS).await?,
-            events: events.clone(),
-            acceptor: Acceptor::new(datagrams.max_payload(), MAX_CLIENTS, Instant::now()),
+            acceptor: Mutex::new(acceptor),
+            answers: Mutex::default(),
+            datagrams,
+        };
+        Ok(Self {
+            shared: Arc::new(shared),
             receiving: None,
             sending: Vec::new(),
-            handshakes: Vec::new(),
-            answered: Vec::new(),
-            timer: FirstDue::default(),
-            datagrams,
         })
     }
 
-    pub(super) fn poll_accept(
+    /// Takes a client, if there is a place for it, or answers the datagrams that have arrived, up to a number:
+    /// handshakes may go on after that.
+    pub(super) fn poll_client(
         &mut self,
-        terms: &Terms,
-        max_handshakes: usize,
+        has_place: bool,
         cx: &mut Context<'_>,
-    ) -> Poll<Result<HandshakeResult>> {
-        loop {
-            let has_received = self.poll_datagrams(cx)?;
-            self.poll_sends(cx);
-            self.begin_handshakes(max_handshakes.saturating_sub(self.in_progress()), terms);
-            let arrival = match self.poll_handshakes(terms.options.data(), cx) {
-                None => self.next_outcome(),
-                arrival => arrival,
-            };
-            // The answer that was sent just now has to be polled, too.
-            self.poll_sends(cx);
-            if let Some(arrival) = arrival {
-                return Poll::Ready(Ok(arrival));
-            }
-            if !has_received {
-                ready!(self.poll_timer(cx))?;
-            }
+    ) -> Poll<Result<Option<Client>>> {
+        let shared = &self.shared;
+        if has_place && let Some(request) = shared.acceptor.lock().next_request(Instant::now()) {
+            let shared = Arc::clone(shared);
+            return Poll::Ready(Ok(Some(Client { request, shared })));
         }
-    }
-
-    fn in_progress(&self) -> usize {
-        self.handshakes.len() + self.answered.len()
-    }
-
-    /// Answers the datagrams that have arrived, up to a number. Returns whether there may be more.
-    fn poll_datagrams(&mut self, cx: &mut Context<'_>) -> Result<bool> {
-        for _ in 0..AT_ONCE {
+        for at in 0..AT_ONCE {
             let receiving = self.receiving.get_or_insert_with(|| {
-                let datagrams = self.datagrams.clone();
+                let datagrams = shared.datagrams.clone();
                 Box::pin(async move { datagrams.receive_from().await })
             });
             let Poll::Ready(received) = receiving.as_mut().poll(cx) else {
-                return Ok(false);
+                return match at {
+                    0 => Poll::Pending,
+                    _ => Poll::Ready(Ok(None)),
+                };
             };
             self.receiving = None;
             let datagram = received?;
-            let (from, now) = (datagram.from(), Instant::now());
-            let answer = self.acceptor.received(&from, &datagram, now);
-            self.send(answer);
+            let mut acceptor = shared.acceptor.lock();
+            let answer = acceptor.received(&datagram.from(), &datagram, Instant::now());
+            shared.answers.lock().extend(answer);
         }
-        Ok(true)
+        Poll::Ready(Ok(None))
     }
 
-    /// Sends a datagram, or loses it if there is no buffer: a client that is there repeats its message.
-    fn send(&mut self, answer: Option<Answer>) {
-        let Some(Answer { to, bytes, .. }) = answer else {
-            return;
-        };
-        let Ok(Some(block)) = self.pool.take_with(&bytes) else {
-            return;
-        };
-        let datagrams = self.datagrams.clone();
-        self.sending.push(Box::pin(async move {
-            if let Err(rejected) = datagrams.send_to(&to, block).await {
-                let error = rejected.error();
-                wake::log(Level::Debug, format_args!("cannot answer {to:?}: {error}"));
-            }
-        }));
-    }
-
-    fn poll_sends(&mut self, cx: &mut Context<'_>) {
-        self.sending
-            .retain_mut(|send| send.as_mut().poll(cx).is_pending());
-    }
-
-    fn begin_handshakes(&mut self, room: usize, terms: &Terms) {
-        for _ in 0..room {
-            let Some(request) = self.acceptor.next_request(Instant::now()) else {
-                return;
+    /// Sends the answers, or loses those that find no buffer: a client that is there repeats its message.
+    pub(super) fn poll_sends(&mut self, cx: &mut Context<'_>) {
+        let shared = &self.shared;
+        let answers = mem::take(&mut *shared.answers.lock());
+        for Answer { to, bytes, .. } in answers {
+            let Ok(Some(block)) = shared.pool.take_with(&bytes) else {
+                continue;
             };
-            let timeout = terms.options.timeout();
-            let deadline = Deadline::after(timeout, &self.events);
-            let terms = terms.clone();
-            let datagrams = self.datagrams.endpoint().qp_num();
-            self.handshakes.push(Box::pin(async move {
-                let (len, max) = (terms.options.data().len(), request.max_private_data());
-                let met = async {
-                    if len > max {
-                        let error = ExchangeError::PrivateDataBeyondMtu { len, max };
-                        return Err(error.into());
-                    }
-                    let peer = PeerAddr::Datagram(request.from());
-                    let prepared = terms.prepare(Some(peer)).await?;
-                    let ours = prepared.endpoint();
-                    let theirs = request.peer().endpoint;
-                    let source = Some(Source::Datagrams(datagrams));
-                    let shaken = terms
-                        .group
-                        .handshake_watched(prepared, theirs, None, source);
-                    Ok((ours, shaken.await?))
-                };
-                let met = deadline.bound("answer", met).await;
-                Shaken {
-                    request,
-                    deadline,
-                    met,
+            let datagrams = shared.datagrams.clone();
+            self.sending.push(Box::pin(async move {
+                if let Err(rejected) = datagrams.send_to(&to, block).await {
+                    let error = rejected.error();
+                    wake::log(Level::Debug, format_args!("cannot answer {to:?}: {error}"));
                 }
             }));
         }
+        self.sending
+            .retain_mut(|send| send.as_mut().poll(cx).is_pending());
+    }
+}
+
+impl Client {
+    pub(super) const fn peer(&self) -> PeerAddr {
+        PeerAddr::Datagram(self.request.from())
     }
 
-    /// Answers the clients whose handshake has completed. Returns the first whose handshake has failed.
-    fn poll_handshakes(&mut self, data: &[u8], cx: &mut Context<'_>) -> Option<HandshakeResult> {
-        let mut at = 0;
-        while let Some(handshake) = self.handshakes.get_mut(at) {
-            let Poll::Ready(shaken) = handshake.as_mut().poll(cx) else {
-                at += 1;
-                continue;
-            };
-            drop(self.handshakes.swap_remove(at));
-            if let Some(arrival) = self.answer(shaken, data) {
-                return Some(arrival);
+    /// Accepts the client, or refuses it, and waits until it is connected.
+    pub(super) async fn connect(
+        self,
+        group: &AsyncGroup,
+        options: &Connect,
+        prepared: impl Future<Output = Result<Prepared>>,
+        deadline: &Deadline,
+    ) -> Result<Met<AsyncChannel>> {
+        let Self { request, shared } = &self;
+        let id = request.id();
+        let met = async {
+            let (len, max) = (options.data().len(), request.max_private_data());
+            if len > max {
+                return Err(ExchangeError::PrivateDataBeyondMtu { len, max }.into());
             }
-        }
-        None
-    }
-
-    /// Accepts or refuses a client. If it does not connect, returns why.
-    fn answer(&mut self, shaken: Shaken, data: &[u8]) -> Option<HandshakeResult> {
-        let Shaken {
-            request,
-            deadline,
-            met,
-        } = shaken;
-        let (id, peer) = (request.id(), Some(PeerAddr::Datagram(request.from())));
-        let answered = met.and_then(|(ours, channel)| {
-            let answer = self.acceptor.answer(id, &ours, data, Instant::now());
-            Ok((answer?, channel))
-        });
-        match answered {
-            Ok((answer, channel)) => {
-                self.send(Some(answer));
-                self.answered.push(Answered {
-                    request,
-                    deadline,
-                    channel,
-                });
-                None
-            }
-            Err(error) => {
-                let refusal = self.acceptor.refuse(id, &error);
-                self.send(refusal);
-                let outcome = Err(error);
-                Some(HandshakeResult { peer, outcome })
-            }
-        }
-    }
-
-    /// The first client that was answered and has an outcome.
-    fn next_outcome(&mut self) -> Option<HandshakeResult> {
-        let now = Instant::now();
-        let acceptor = &mut self.acceptor;
-        let (at, outcome) = (0..).zip(&self.answered).find_map(|(at, client)| {
-            let id: RequestId = client.request.id();
-            let outcome = match client.deadline.left().is_zero() {
-                false => acceptor.outcome(id, now)?,
-                true => acceptor.abandon(id),
-            };
-            Some((at, outcome))
+            let prepared = prepared.await?;
+            let ours = prepared.endpoint();
+            let source = Some(Source::Datagrams(shared.datagrams.endpoint().qp_num()));
+            let channel = group.handshake_with(prepared, request.peer().endpoint, source);
+            Ok((ours, channel.await?))
+        };
+        let answered = deadline
+            .bound("answer", met)
+            .await
+            .and_then(|(ours, channel)| {
+                let mut acceptor = shared.acceptor.lock();
+                let answer = acceptor.answer(id, &ours, options.data(), Instant::now());
+                Ok((answer?, channel))
+            });
+        let (answer, channel) = answered.inspect_err(|error| {
+            let refusal = shared.acceptor.lock().refuse(id, error);
+            shared.answers.lock().extend(refusal);
         })?;
-        let Answered {
-            request, channel, ..
-        } = self.answered.swap_remove(at);
-        let peer = Some(PeerAddr::Datagram(request.from()));
-        let data = || request.peer().private_data.clone();
-        Some(HandshakeResult {
-            peer,
-            outcome: match outcome {
-                Ok(()) => Ok(Met::new(channel, data(), peer)),
-                Err(error) => Err(error.into()),
-            },
-        })
-    }
-
-    /// Waits until the first client that was answered is due.
-    fn poll_timer(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
-        let (acceptor, now) = (&self.acceptor, Instant::now());
-        let due = self.answered.iter().filter_map(|client| {
-            let end = now.checked_add(client.deadline.left());
-            let due = acceptor.due(client.request.id());
-            end.into_iter().chain(due).min()
+        shared.answers.lock().push(answer);
+        let mut timer = Timer::default();
+        let end = deadline.begun.checked_add(deadline.timeout);
+        let outcome = poll_fn(|cx| {
+            loop {
+                let mut acceptor = shared.acceptor.lock();
+                let outcome = match deadline.left().is_zero() {
+                    false => acceptor.outcome(id, Instant::now()),
+                    true => Some(acceptor.abandon(id)),
+                };
+                if let Some(outcome) = outcome {
+                    return Poll::Ready(outcome.map_err(Into::into));
+                }
+                let due = acceptor.due(id).into_iter().chain(end).min();
+                drop(acceptor);
+                ready!(timer.poll(due, &deadline.events, cx))?;
+            }
         });
-        self.timer.poll(due.min(), &self.events, cx)
+        let outcome: Result<()> = outcome.await;
+        outcome?;
+        let private_data = request.peer().private_data.clone();
+        Ok(Met::new(channel, private_data, Some(self.peer())))
     }
 }
 

@@ -9,8 +9,8 @@ use verbs_channel::exchange::PeerEndpoint;
 use verbs_channel::verbs_core::path::DatagramEndpoint;
 use verbs_channel::{BufferPool, Connect};
 
+use super::Prepared;
 use super::deadline::Deadline;
-use super::tcp::Prepared;
 use crate::channel::AsyncChannel;
 use crate::datagrams::AsyncDatagrams;
 use crate::error::Result;
@@ -35,7 +35,7 @@ impl AsyncGroup {
         options.check()?;
         let prepared = deadline.bound("answer", prepared).await?;
         let (max, ours) = (datagrams.max_payload(), prepared.endpoint());
-        let (begun, data) = (deadline.begun(), options.data());
+        let (begun, data) = (deadline.begun, options.data());
         let connector = Connector::new(&server, &ours, data, max, begun, options.timeout());
         let mut connector = connector?;
         let client = Client {
@@ -44,7 +44,7 @@ impl AsyncGroup {
             deadline,
         };
         let peer = client.run(&mut connector).await?;
-        let handshake = self.handshake_watched(prepared, peer.endpoint, None, None);
+        let handshake = self.handshake_with(prepared, peer.endpoint, None);
         let connected = deadline.bound("answer", handshake).await;
         match &connected {
             Ok(_) => connector.ready(),

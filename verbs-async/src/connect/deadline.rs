@@ -1,9 +1,9 @@
-//! Deadlines of connecting, which the notifier of a group's events waits for.
+//! Deadlines of connecting, which the notifier of a group's events waits for, and how far the peer has come.
 
-use std::future::{Future, poll_fn};
+use std::future::{Future, pending, poll_fn};
 use std::io;
 use std::pin::{Pin, pin};
-use std::task::{Poll, ready};
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use rustix::event::Timespec;
@@ -14,15 +14,24 @@ use verbs_channel::exchange::ExchangeError;
 
 use crate::error::{Error, Result};
 use crate::events::CqEvents;
+use crate::task::sync::Mutex;
 
-/// A deadline, and the timeout from which it was computed.
-#[derive(Clone, Debug)]
+/// The deadline for one peer, the timeout from which it was computed, and whether this side waits for the peer.
 pub(super) struct Deadline {
-    events: CqEvents,
-    begun: Instant,
-    timeout: Duration,
-    // A listener has one timer for all of its peers.
-    has_timer: bool,
+    pub(super) events: CqEvents,
+    pub(super) begun: Instant,
+    pub(super) timeout: Duration,
+    /// A listener has one timer for all of its peers.
+    pub(super) has_timer: bool,
+    peer: Mutex<Progress>,
+}
+
+#[derive(Clone, Copy, Default)]
+pub(super) struct Progress {
+    /// The peer has sent its first message.
+    pub(super) has_shown: bool,
+    /// `None` while this side works: it prepares, or connects its queue pair.
+    pub(super) waits_since: Option<Instant>,
 }
 
 impl Deadline {
@@ -32,6 +41,7 @@ impl Deadline {
             begun: Instant::now(),
             timeout,
             has_timer: true,
+            peer: Mutex::default(),
         }
     }
 
@@ -43,29 +53,33 @@ impl Deadline {
         }
     }
 
-    /// When the time began.
-    pub(super) const fn begun(&self) -> Instant {
-        self.begun
-    }
-
-    pub(super) const fn events(&self) -> &CqEvents {
-        &self.events
-    }
-
-    pub(super) const fn timeout(&self) -> Duration {
-        self.timeout
-    }
-
     /// The time left until the deadline; zero if it has passed.
     pub(super) fn left(&self) -> Duration {
         self.timeout.saturating_sub(self.begun.elapsed())
     }
 
+    /// From now on this side waits for the peer, if it did not before.
+    pub(super) fn waits(&self) {
+        let mut peer = self.peer.lock();
+        peer.waits_since.get_or_insert_with(Instant::now);
+    }
+
+    /// The peer has sent its first message, and this side works.
+    pub(super) fn peer_has_shown(&self) {
+        *self.peer.lock() = Progress {
+            has_shown: true,
+            waits_since: None,
+        };
+    }
+
+    pub(super) fn progress(&self) -> Progress {
+        *self.peer.lock()
+    }
+
     /// Sleeps until then.
     pub(super) async fn sleep_until(&self, until: Instant) -> Result<()> {
         let time = until.saturating_duration_since(Instant::now());
-        let never = std::future::pending::<()>();
-        self.within(time, never).await.map(drop)
+        self.within(time, pending::<()>()).await.map(drop)
     }
 
     /// The output of a future, or `None` if it takes longer than `time`, which may end before the deadline or after
@@ -77,20 +91,11 @@ impl Deadline {
     ) -> Result<Option<T>> {
         // Decided once: the time left shrinks.
         let has_timer = self.has_timer || time < self.left();
-        let mut future = pin!(future);
-        let mut timer = None;
-        poll_fn(|cx| {
-            if let Poll::Ready(value) = future.as_mut().poll(cx) {
-                return Poll::Ready(Ok(Some(value)));
-            }
-            if !has_timer {
-                return Poll::Pending;
-            }
-            let timer = match &mut timer {
-                Some(timer) => timer,
-                none => none.insert(Timer::new(time, &self.events).map_err(no_timer)?),
-            };
-            timer.poll(cx).map_ok(|()| None).map_err(no_timer)
+        let due = has_timer.then(|| Instant::now() + time.min(LONGEST));
+        let (mut future, mut timer) = (pin!(future), Timer::default());
+        poll_fn(|cx| match future.as_mut().poll(cx) {
+            Poll::Ready(value) => Poll::Ready(Ok(Some(value))),
+            Poll::Pending => timer.poll(due, &self.events, cx).map_ok(|()| None),
         })
         .await
     }
@@ -117,91 +122,69 @@ impl Deadline {
     }
 }
 
+/// How long the helper threads may take to end an exchange whose deadline has passed.
+pub(super) const GRACE: Duration = Duration::from_millis(250);
+
 /// The error of a peer that did not do this in time.
 pub(super) fn late_by(timeout: Duration, what: &'static str) -> Error {
     let after = Some(timeout);
     ExchangeError::TimedOut { what, after }.into()
 }
 
-/// A timer that a notifier waits for.
-pub(super) struct Timer(Pin<Box<dyn Future<Output = io::Result<()>> + Send>>);
+/// A timer that a notifier waits for. It can be set for one instant after another.
+#[derive(Default)]
+pub(super) struct Timer(Option<(Instant, Boxed<io::Result<()>>)>);
+
+pub(super) type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 impl Timer {
-    pub(super) fn new(time: Duration, events: &CqEvents) -> io::Result<Self> {
-        let at = Instant::now().checked_add(time);
-        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
-        let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
-        // A timer of zero would never expire.
-        let time = time.clamp(Duration::from_nanos(1), LONGEST);
-        let once = Itimerspec {
-            it_interval: Timespec::default(),
-            it_value: Timespec::try_from(time).unwrap_or_default(),
-        };
-        timerfd_settime(&timer, TimerfdTimerFlags::empty(), &once)?;
-        let notifier = events.another_notifier(timer)?;
-        Ok(Self(Box::pin(async move {
-            while at.is_none_or(|at| Instant::now() < at) {
-                notifier.readable().await?;
-            }
-            Ok(())
-        })))
-    }
-
-    pub(super) fn poll(&mut self, cx: &mut std::task::Context<'_>) -> Poll<io::Result<()>> {
-        self.0.as_mut().poll(cx)
-    }
-}
-
-/// A timer for the first of many things that are due.
-#[derive(Default)]
-pub(super) struct FirstDue(Option<(Instant, Timer)>);
-
-impl FirstDue {
-    /// Waits until the first is due; pending if there is none.
+    /// Waits until this is due; pending if it is nothing.
     pub(super) fn poll(
         &mut self,
         due: Option<Instant>,
         events: &CqEvents,
-        cx: &mut std::task::Context<'_>,
+        cx: &mut Context<'_>,
     ) -> Poll<Result<()>> {
+        // One that was set for an earlier time stays, and its end counts: then it is set anew.
+        let set = self.0.take();
         let Some(due) = due else {
-            self.0 = None;
             return Poll::Pending;
         };
-        // A timer that is a little early is started anew.
-        let set = self.0.take().filter(|(at, _)| *at <= due);
-        let (_, timer) = self.0.insert(match set {
-            Some(set) => set,
-            None => {
-                let time = due.saturating_duration_since(Instant::now());
-                (
-                    due,
-                    Timer::new(time.max(SHORTEST), events).map_err(no_timer)?,
-                )
-            }
-        });
-        let expired = ready!(timer.poll(cx));
+        let set = set.filter(|(at, _)| *at <= due);
+        let set = set.unwrap_or_else(|| (due, Box::pin(expired(due, events.clone()))));
+        let (_, timer) = self.0.insert(set);
+        let expired = ready!(timer.as_mut().poll(cx));
         self.0 = None;
-        Poll::Ready(expired.map_err(no_timer))
+        let what = "set a deadline for";
+        let failed = |source| ExchangeError::Tcp { what, source }.into();
+        Poll::Ready(expired.map_err(failed))
     }
 }
 
-/// The error of a timer that cannot be started, or has failed.
-fn no_timer(source: io::Error) -> Error {
-    let what = "set a deadline for";
-    ExchangeError::Tcp { what, source }.into()
+async fn expired(due: Instant, events: CqEvents) -> io::Result<()> {
+    let time = due.saturating_duration_since(Instant::now());
+    if time.is_zero() {
+        return Ok(());
+    }
+    let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+    let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
+    let once = Itimerspec {
+        it_interval: Timespec::default(),
+        it_value: Timespec::try_from(time.min(LONGEST)).unwrap_or_default(),
+    };
+    timerfd_settime(&timer, TimerfdTimerFlags::empty(), &once)?;
+    let notifier = events.another_notifier(timer)?;
+    while Instant::now() < due {
+        notifier.readable().await?;
+    }
+    Ok(())
 }
-
-/// The shortest time of a timer that is started anew: so that one that is early does not spin.
-const SHORTEST: Duration = Duration::from_millis(1);
 
 /// The longest time of a timer.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 
 #[cfg(test)]
 mod tests {
-    use std::future::pending;
-
     use soft_verbs::Fabric;
     use verbs_channel::verbs_core;
     use verbs_harness::bounded;

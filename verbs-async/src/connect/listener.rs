@@ -3,24 +3,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::future::poll_fn;
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::task::{self, Context, Poll};
 use std::time::{Duration, Instant};
 
-use verbs_channel::__private::{HostAddress, is_of_one_connection};
 use verbs_channel::connect::{Met, PeerAddr};
 use verbs_channel::engine::ConnectedMember;
-use verbs_channel::exchange::ExchangeError;
 use verbs_channel::{Connect, DownReason, PreparedChannel};
 
-use super::address::look_up;
-use super::callers::{Bind, Boxed, Caller, Entrance, HandshakeResult, MAX_HANDSHAKES, Terms};
-use super::clients::Clients;
-#[cfg(feature = "rdmacm")]
-use super::cm;
-use super::deadline::{Deadline, FirstDue, late_by};
-use super::tcp::{Progress, check};
+use super::callers::{Bind, Caller, Entrance, HandshakeResult, Terms};
+use super::deadline::{Boxed, Deadline, Progress, Timer, late_by};
 use crate::channel::AsyncChannel;
 use crate::error::Result;
 use crate::group::AsyncGroup;
@@ -81,26 +74,16 @@ struct State {
     terms: Terms,
     // Polled only while the group has not failed.
     failed: Boxed<DownReason>,
-    peers: Peers,
-}
-
-enum Peers {
-    Connections(Box<Connections>),
-    Datagrams(Box<Clients>),
-}
-
-/// Peers that come over TCP or by `rdma_cm`.
-struct Connections {
     source: Entrance,
     handshakes: Vec<Handshake>,
     // Has come while there was no place.
     waiting: Option<Caller>,
-    timer: FirstDue,
+    timer: Timer,
 }
 
 struct Handshake {
-    peer: Option<SocketAddr>,
-    progress: Arc<Progress>,
+    peer: Option<PeerAddr>,
+    deadline: Arc<Deadline>,
     met: Boxed<Result<Met<AsyncChannel>>>,
 }
 
@@ -117,38 +100,8 @@ impl Listener {
         on: OnThread<Bind>,
         options: Connect,
     ) -> Result<Self> {
-        let events = &group.shared().events;
-        // The options are checked first: otherwise each peer would be refused for this side's mistake.
-        let peers = match on.into_inner() {
-            Bind::Address(address) => {
-                check(group, &options)?;
-                Peers::from(Entrance::tcp(bind(address).await?, events)?)
-            }
-            Bind::Tcp(listener) => {
-                check(group, &options)?;
-                Peers::from(Entrance::tcp(listener, events)?)
-            }
-            #[cfg(feature = "rdmacm")]
-            Bind::CmAddress(address) => {
-                options.check_cm()?;
-                let listener = cm::bind(address).await?;
-                Peers::from(Entrance::Cm(cm::Requests::of(listener, events)?))
-            }
-            #[cfg(feature = "rdmacm")]
-            Bind::Cm(listener) => {
-                let listener = OnThread::new(listener);
-                options.check_cm()?;
-                Peers::from(Entrance::Cm(cm::Requests::of(listener, events)?))
-            }
-            Bind::Datagrams(datagrams) => {
-                options.check()?;
-                Peers::Datagrams(Box::new(Clients::new(datagrams, events).await?))
-            }
-        };
-        let local_addr = match &peers {
-            Peers::Connections(connections) => connections.source.local_addr(),
-            Peers::Datagrams(_) => None,
-        };
+        let source = Entrance::new(on, group, &options).await?;
+        let local_addr = source.local_addr();
         let state = State {
             failed: Box::pin(Arc::clone(group.shared()).failed()),
             terms: Terms {
@@ -156,7 +109,10 @@ impl Listener {
                 options,
                 prepare: None,
             },
-            peers,
+            source,
+            handshakes: Vec::new(),
+            waiting: None,
+            timer: Timer::default(),
         };
         Ok(Self {
             local_addr,
@@ -194,12 +150,11 @@ impl Listener {
         if let Poll::Ready(reason) = failed {
             return Poll::Ready(Err(verbs_channel::Error::GroupFailed(reason).into()));
         }
-        match &mut state.peers {
-            Peers::Connections(connections) => {
-                connections.poll_accept(&state.terms, max_handshakes, cx)
-            }
-            Peers::Datagrams(clients) => clients.poll_accept(&state.terms, max_handshakes, cx),
+        let arrival = state.poll_accept(max_handshakes, cx);
+        if let Entrance::Datagrams(clients) = &mut state.source {
+            clients.poll_sends(cx);
         }
+        arrival
     }
 
     /// The address that it listens at; `None` over datagrams.
@@ -259,76 +214,53 @@ impl Listener {
     ///
     /// Dropping the listener does the same, but with `rdma_cm` on a helper thread, without waiting for it.
     pub async fn close(self) {
-        if let Peers::Connections(connections) = self.state.into_inner().peers {
-            drop((connections.handshakes, connections.waiting));
-            connections.source.close().await;
-        }
+        let state = self.state.into_inner();
+        drop((state.handshakes, state.waiting));
+        state.source.close().await;
     }
 }
 
-/// Listens at the first of these addresses that is free.
-async fn bind(address: HostAddress) -> Result<TcpListener> {
-    Ok(TcpListener::bind(&look_up(address).await?[..])?)
-}
-
-impl From<Entrance> for Peers {
-    fn from(source: Entrance) -> Self {
-        Self::Connections(Box::new(Connections {
-            source,
-            handshakes: Vec::new(),
-            waiting: None,
-            timer: FirstDue::default(),
-        }))
-    }
-}
-
-impl Connections {
+impl State {
     fn poll_accept(
         &mut self,
-        terms: &Terms,
         max_handshakes: usize,
         cx: &mut Context<'_>,
     ) -> Poll<Result<HandshakeResult>> {
-        if let Some(arrival) = self.poll_handshakes(cx, 0) {
-            return Poll::Ready(Ok(arrival));
-        }
+        let mut from = 0;
         loop {
-            let late = self.first_late(terms.options.timeout(), max_handshakes);
+            if let Some(arrival) = self.poll_handshakes(cx, from) {
+                return Poll::Ready(Ok(arrival));
+            }
+            from = self.handshakes.len();
+            let has_place = from < max_handshakes;
+            let late = self.first_late(max_handshakes);
             let due = late.as_ref().map(|late| late.due);
             if let Some(late) = late.filter(|late| late.due <= Instant::now()) {
-                return Poll::Ready(Ok(self.end(&late, &terms.group)));
+                return Poll::Ready(Ok(self.end(&late)));
             }
             if self.waiting.is_none()
-                && let Poll::Ready(come) = self.source.poll_caller(cx)
+                && let Poll::Ready(come) = self.source.poll_caller(has_place, cx)
             {
-                match come {
-                    Ok(caller) => self.waiting = Some(caller),
-                    Err(error) if is_of_one_connection(&error) => {}
-                    Err(source) => {
-                        let what = "accept";
-                        return Poll::Ready(Err(ExchangeError::Tcp { what, source }.into()));
-                    }
+                match come? {
+                    None => from = 0,
+                    caller => self.waiting = caller,
                 }
-            } else if self.handshakes.len() < max_handshakes
-                && let Some(caller) = self.waiting.take()
-            {
-                self.begin(caller, terms.clone());
-                if let Some(arrival) = self.poll_handshakes(cx, self.handshakes.len() - 1) {
-                    return Poll::Ready(Ok(arrival));
-                }
+            } else if has_place && let Some(caller) = self.waiting.take() {
+                self.begin(caller);
             } else {
-                task::ready!(self.timer.poll(due, &terms.group.shared().events, cx))?;
+                task::ready!(self.timer.poll(due, &self.terms.group.shared().events, cx))?;
             }
         }
     }
 
-    fn begin(&mut self, caller: Caller, terms: Terms) {
+    fn begin(&mut self, caller: Caller) {
+        let terms = self.terms.clone();
         let (timeout, events) = (terms.options.timeout(), &terms.group.shared().events);
-        let progress = Arc::new(Progress::new(Deadline::of_listener(timeout, events)));
+        let deadline = Arc::new(caller.deadline(timeout, events));
         self.handshakes.push(Handshake {
             peer: caller.peer(),
-            met: Box::pin(caller.connect(terms, Arc::clone(&progress))),
-            progress,
+            met: Box::pin(caller.connect(terms, Arc::clone(&deadline))),
+            deadline,
         });
     }
 
@@ -343,14 +275,16 @@ impl Connections {
     }
 
     /// The first handshake that is late, or loses its place if a peer waits for one.
-    fn first_late(&self, timeout: Duration, max_handshakes: usize) -> Option<Late> {
+    fn first_late(&self, max_handshakes: usize) -> Option<Late> {
         let late = |at, begun: Instant, after| {
             let due = begun.checked_add(after)?;
             Some(Late { at, due, after })
         };
-        let begun = (0..).zip(self.handshakes.iter().map(Handshake::begun));
-        let oldest = begun.min_by_key(|(_, begun)| *begun);
-        let oldest = oldest.and_then(|(at, begun)| late(at, begun, timeout));
+        let deadlines = (0..).zip(self.handshakes.iter().map(|one| &one.deadline));
+        let oldest = deadlines
+            .filter(|(_, deadline)| !deadline.has_timer)
+            .min_by_key(|(_, deadline)| deadline.begun);
+        let oldest = oldest.and_then(|(at, oldest)| late(at, oldest.begun, oldest.timeout));
         let is_full = self.waiting.is_some() && self.handshakes.len() >= max_handshakes;
         let loser = is_full.then(|| self.loser(max_handshakes)).flatten();
         let loser = loser.and_then(|(at, since)| late(at, since, SILENCE));
@@ -364,7 +298,7 @@ impl Connections {
         let addresses: BTreeSet<_> = self.handshakes.iter().map(Handshake::ip).collect();
         // One address more: a peer behind the one that waits may be of another.
         let share = (max_handshakes / (addresses.len() + 1)).max(1);
-        let silent = self.oldest_of_most(1, |one| !one.progress.has_shown());
+        let silent = self.oldest_of_most(1, |progress| !progress.has_shown);
         let any = self.oldest_of_most(share + 1, |_| true);
         silent
             .into_iter()
@@ -377,15 +311,16 @@ impl Connections {
     fn oldest_of_most(
         &self,
         least: usize,
-        is_one: impl Fn(&Handshake) -> bool,
+        is_one: impl Fn(&Progress) -> bool,
     ) -> Option<(usize, Instant)> {
         let mut by_address = BTreeMap::<_, Vec<_>>::new();
         for (at, one) in self.handshakes.iter().enumerate() {
-            if is_one(one)
-                && let Some(since) = one.progress.waits_since()
+            let progress = one.deadline.progress();
+            if is_one(&progress)
+                && let Some(since) = progress.waits_since
             {
                 let same = by_address.entry(one.ip()).or_default();
-                same.push((one.begun(), at, since));
+                same.push((one.deadline.begun, at, since));
             }
         }
         let most = by_address.into_values().max_by_key(Vec::len)?;
@@ -394,29 +329,36 @@ impl Connections {
         Some((*at, *since))
     }
 
-    fn end(&mut self, late: &Late, group: &AsyncGroup) -> HandshakeResult {
+    fn end(&mut self, late: &Late) -> HandshakeResult {
         let ended = self.handshakes.swap_remove(late.at);
-        let what = self.source.late(ended.progress.has_shown(), group);
+        let has_shown = ended.deadline.progress().has_shown;
+        let what = self.source.late(has_shown, &self.terms.group);
         ended.ended(Err(late_by(late.after, what)))
     }
 }
 
 impl Handshake {
-    fn begun(&self) -> Instant {
-        self.progress.deadline.begun()
+    const fn addr(&self) -> Option<SocketAddr> {
+        match self.peer {
+            Some(PeerAddr::Socket(peer)) => Some(peer),
+            _ => None,
+        }
     }
 
     fn ip(&self) -> Option<IpAddr> {
-        self.peer.map(|peer| peer.ip())
+        self.addr().map(|peer| peer.ip())
     }
 
     fn ended(self, outcome: Result<Met<AsyncChannel>>) -> HandshakeResult {
         HandshakeResult {
-            peer: self.peer.map(PeerAddr::Socket),
-            outcome: outcome.map_err(|error| error.with_peer(self.peer)),
+            peer: self.peer,
+            outcome: outcome.map_err(|error| error.with_peer(self.addr())),
         }
     }
 }
+
+/// The most handshakes in progress.
+pub(super) const MAX_HANDSHAKES: usize = 256;
 
 /// How long this side waits for a peer before that may lose its place to another.
 const SILENCE: Duration = Duration::from_secs(2);

@@ -36,7 +36,10 @@ pub use callers::{Bind, HandshakeResult};
 pub use cm::{CmDatagramListener, CmDatagramRequest};
 use deadline::Deadline;
 pub use listener::Listener;
-use tcp::{Prepared, check, dial};
+use tcp::{check, dial};
+
+/// A channel to connect.
+type Prepared = OnThread<PreparedChannel<ConnectedMember>>;
 
 impl AsyncGroup {
     /// Connects a new channel to a peer that accepts, within the timeout of the [options](Connect): over TCP unless
@@ -108,10 +111,10 @@ impl AsyncGroup {
                 check(self, options)?;
                 let (stream, address) = dial(address, &deadline).await?;
                 let end = (stream, Side::Connects, Some(address));
-                self.exchange_by(deadline, end, options, prepared).await
+                self.exchange_over(end, options, prepared, &deadline).await
             }
             #[cfg(feature = "rdmacm")]
-            Peer::Cm(address) => self.connect_cm(address, options, prepared, deadline).await,
+            Peer::Cm(address) => self.connect_cm(address, options, prepared, &deadline).await,
             Peer::Datagrams(datagrams, server) => {
                 let ends = (datagrams, server);
                 self.connect_over(ends, options, prepared, &deadline).await
@@ -217,9 +220,8 @@ impl AsyncGroup {
         let options = options.into();
         async move {
             let deadline = Deadline::after(options.timeout(), &self.shared().events);
-            let progress = tcp::Progress::new(deadline);
-            let met = self.accept_cm(request, &options, ready(Ok(prepared)), &progress);
-            progress.deadline.bound("confirm", met).await
+            let met = self.accept_cm(request, &options, ready(Ok(prepared)), &deadline);
+            deadline.bound("confirm", met).await
         }
     }
 
@@ -232,7 +234,7 @@ impl AsyncGroup {
         let deadline = Deadline::after(options.timeout(), &self.shared().events);
         let peer = stream.peer_addr().ok();
         let end = (stream, options.stream_side(), peer);
-        self.exchange_by(deadline, end, &options, prepared).await
+        self.exchange_over(end, &options, prepared, &deadline).await
     }
 }
 

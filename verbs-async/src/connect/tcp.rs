@@ -5,77 +5,26 @@
 use std::future::Future;
 use std::io::{self, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpStream};
-use std::os::fd::{AsFd, OwnedFd};
-use std::time::{Duration, Instant};
+use std::os::fd::AsFd;
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with, sockopt};
 use verbs_channel::__private::{Attempts, HostAddress};
+use verbs_channel::Connect;
 use verbs_channel::connect::{Met, PeerAddr};
-use verbs_channel::engine::ConnectedMember;
 use verbs_channel::exchange::{Exchange, ExchangeError, Io, Side};
-use verbs_channel::{Connect, PreparedChannel};
 
+use super::Prepared;
 use super::address::first_that_answers;
-use super::deadline::Deadline;
+use super::deadline::{Deadline, GRACE};
 use crate::channel::AsyncChannel;
 use crate::error::Result;
 use crate::events::CqEvents;
 use crate::group::AsyncGroup;
 use crate::notifier::CqNotifier;
-use crate::task::sync::Mutex;
 use crate::threads::Source;
-use crate::threads::on_thread::OnThread;
-
-/// A channel to connect.
-pub(super) type Prepared = OnThread<PreparedChannel<ConnectedMember>>;
-
-/// The time of an exchange, and whether this side waits for the peer.
-pub(super) struct Progress {
-    pub(super) deadline: Deadline,
-    state: Mutex<State>,
-}
-
-#[derive(Clone, Copy, Default)]
-struct State {
-    has_shown: bool,
-    // `None` while this side works: it prepares, or connects its queue pair.
-    waits_since: Option<Instant>,
-}
-
-impl Progress {
-    pub(super) fn new(deadline: Deadline) -> Self {
-        Self {
-            deadline,
-            state: Mutex::default(),
-        }
-    }
-
-    /// From now on this side waits for the peer, if it did not before.
-    pub(super) fn waits(&self) {
-        let mut state = self.state.lock();
-        state.waits_since.get_or_insert_with(Instant::now);
-    }
-
-    /// The peer has sent its first message, and this side works.
-    pub(super) fn peer_has_shown(&self) {
-        *self.state.lock() = State {
-            has_shown: true,
-            waits_since: None,
-        };
-    }
-
-    /// Whether the peer has sent its first message.
-    pub(super) fn has_shown(&self) -> bool {
-        self.state.lock().has_shown
-    }
-
-    /// Since when this side waits for the peer; `None` while it does not.
-    pub(super) fn waits_since(&self) -> Option<Instant> {
-        self.state.lock().waits_since
-    }
-}
 
 /// Returns, before a peer is connected to, what would prevent an exchange over TCP: a device of
 /// iWARP without `rdma_cm`, or private data that is too long.
@@ -86,47 +35,37 @@ pub(super) fn check(group: &AsyncGroup, options: &Connect) -> Result<()> {
     Ok(options.check()?)
 }
 
-/// How long the helper threads may take to end an exchange whose deadline has passed.
-pub(super) const GRACE: Duration = Duration::from_millis(250);
+/// A stream, how this side came to it, and the peer's address: it is not available after the peer has reset the
+/// connection.
+pub(super) type End = (TcpStream, Side, Option<SocketAddr>);
 
 impl AsyncGroup {
-    /// Connects a channel over a stream to this peer, by the deadline.
-    pub(super) async fn exchange_by(
+    /// Connects a channel over a stream, by the deadline. If that fails, or the future is dropped, the stream is shut
+    /// down.
+    pub(super) async fn exchange_over(
         &self,
-        deadline: Deadline,
-        (stream, side, peer): (TcpStream, Side, Option<SocketAddr>),
+        (stream, side, peer): End,
         options: &Connect,
         prepared: impl Future<Output = Result<Prepared>>,
+        deadline: &Deadline,
     ) -> Result<Met<AsyncChannel>> {
+        let met = async {
+            let address = stream.peer_addr().ok().map(PeerAddr::Socket);
+            let mut unless_agreed = ShutDown(Some(&stream));
+            let socket = Socket::new(&stream, &deadline.events);
+            let socket = socket.map_err(ExchangeError::not_watched)?;
+            let met = self.meet(&socket, side, options, prepared, deadline).await;
+            let (channel, private_data) = met?;
+            unless_agreed.0 = None;
+            Ok(Met::new(channel, private_data, address))
+        };
         // The steps of `rdma_cm` have the deadline themselves, and know what the peer has not done.
         let grace = match self.pd().context().device().needs_rdma_cm() {
             true => GRACE,
             false => Duration::ZERO,
         };
-        let progress = Progress::new(deadline);
-        let met = self.exchange_over((stream, side), options, prepared, &progress);
-        let met = progress.deadline.bound_with(grace, "write", met).await;
+        let met = deadline.bound_with(grace, "write", met).await;
         met.map_err(|error| error.with_peer(peer))
-    }
-
-    /// Connects a channel over a stream that this side came to in this way. If that fails, or the future is dropped,
-    /// the stream is shut down.
-    pub(super) async fn exchange_over(
-        &self,
-        (stream, side): (TcpStream, Side),
-        options: &Connect,
-        prepared: impl Future<Output = Result<Prepared>>,
-        progress: &Progress,
-    ) -> Result<Met<AsyncChannel>> {
-        let peer = stream.peer_addr().ok();
-        let mut unless_agreed = ShutDown(Some(&stream));
-        let socket = Socket::new(&stream, &self.shared().events);
-        let socket = socket.map_err(not_watched)?;
-        let met = self.meet(&socket, side, options, prepared, progress).await;
-        let (channel, private_data) = met?;
-        unless_agreed.0 = None;
-        let peer = peer.map(PeerAddr::Socket);
-        Ok(Met::new(channel, private_data, peer))
     }
 
     async fn meet(
@@ -135,13 +74,13 @@ impl AsyncGroup {
         side: Side,
         options: &Connect,
         prepared: impl Future<Output = Result<Prepared>>,
-        progress: &Progress,
+        deadline: &Deadline,
     ) -> Result<(AsyncChannel, Vec<u8>)> {
         let begun = prepared.await.and_then(|prepared| {
             let exchange = prepared.exchange_of(side, options)?;
             Ok((prepared, exchange))
         });
-        progress.waits();
+        deadline.waits();
         let (prepared, mut exchange) = match begun {
             Ok(begun) => begun,
             Err(error) => {
@@ -151,16 +90,23 @@ impl AsyncGroup {
             }
         };
         socket.run(&mut exchange).await?;
-        progress.peer_has_shown();
-        let connected = self
-            .connect_met(socket, &mut exchange, options, prepared, progress)
-            .await;
+        deadline.peer_has_shown();
+        let connected = async {
+            let channel = self.connect_met(socket, &mut exchange, prepared, deadline);
+            let channel = channel.await?;
+            if options.watches_peer() {
+                let descriptor = socket.stream.try_clone();
+                channel.watch_peer(descriptor.map_err(ExchangeError::not_watched)?)?;
+            }
+            Ok(channel)
+        };
+        let connected: Result<_> = connected.await;
         match &connected {
             // The channel has joined: the peer is sent the error if the group is full.
             Ok(_) => exchange.ready(),
             Err(error) => exchange.refuse(error),
         }
-        progress.waits();
+        deadline.waits();
         let agreed = socket.run(&mut exchange).await;
         // The handshake's own error is more specific than that of the exchange.
         let channel = connected?;
@@ -173,38 +119,21 @@ impl AsyncGroup {
         &self,
         socket: &Socket<'_>,
         exchange: &mut Exchange,
-        options: &Connect,
         prepared: Prepared,
-        progress: &Progress,
+        deadline: &Deadline,
     ) -> Result<AsyncChannel> {
-        let watches = options.watches_peer();
-        let descriptor = watches.then(|| socket.stream.try_clone()).transpose();
-        let descriptor = descriptor.map_err(not_watched)?;
-        let descriptor = descriptor.map(OwnedFd::from);
         #[cfg(feature = "rdmacm")]
-        if exchange.meeting().is_some() {
-            let met = self
-                .meet_by_manager(socket, exchange, prepared, progress)
-                .await;
-            let channel = met?;
-            if let Some(descriptor) = descriptor {
-                channel.watch_peer(descriptor)?;
-            }
-            return Ok(channel);
+        if let Some(meeting) = exchange.meeting().cloned() {
+            let met = self.meet_by_manager(socket, exchange, meeting, prepared, deadline);
+            return met.await;
         }
-        let _ = progress;
+        let _ = deadline;
         let remote = exchange.peer().map(|peer| peer.endpoint);
         let remote = remote.ok_or(ExchangeError::Over)?;
         let source = socket.stream.peer_addr().ok();
         let source = source.map(|peer| Source::Peer(peer.ip()));
-        self.handshake_watched(prepared, remote, descriptor, source)
-            .await
+        self.handshake_with(prepared, remote, source).await
     }
-}
-
-fn not_watched(source: io::Error) -> ExchangeError {
-    let what = "watch the connection to";
-    ExchangeError::Tcp { what, source }
 }
 
 /// Shuts a connection down when it is dropped, so that the peer does not wait: the caller may have a clone.
@@ -268,7 +197,7 @@ pub(super) async fn dial(
     address: HostAddress,
     deadline: &Deadline,
 ) -> Result<(TcpStream, SocketAddr)> {
-    let attempt = |address, _time| dial_at(address, deadline.events());
+    let attempt = |address, _time| dial_at(address, &deadline.events);
     first_that_answers(deadline, address, attempt, Attempts::dialled).await
 }
 

@@ -9,7 +9,6 @@ mod shared_messages;
 pub use shared_messages::SharedMessages;
 use std::fmt;
 use std::future::Future;
-use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -249,25 +248,17 @@ impl AsyncGroup {
         remote: &QueuePairEndpoint,
     ) -> impl Future<Output = Result<AsyncChannel>> {
         // Not in the future: it may never be polled.
-        self.handshake_watched(OnThread::new(member), *remote, None, None)
+        self.handshake_with(OnThread::new(member), *remote, None)
     }
 
-    /// [`handshake`](Self::handshake) with a peer that may be a source of others, and watches the peer through the
-    /// descriptor if there is one.
-    pub(crate) async fn handshake_watched(
+    /// [`handshake`](Self::handshake) with a peer that may be a source of others.
+    pub(crate) async fn handshake_with(
         &self,
         member: OnThread<PreparedChannel<ConnectedMember>>,
         remote: QueuePairEndpoint,
-        descriptor: Option<OwnedFd>,
         source: Option<Source>,
     ) -> Result<AsyncChannel> {
-        let connected = member.call(source, move |member| {
-            let mut connected = member.handshake(&remote)?;
-            if let Some(descriptor) = descriptor {
-                connected.watch_peer(descriptor)?;
-            }
-            Ok::<_, verbs_channel::Error>(connected)
-        });
+        let connected = member.call(source, move |member| member.handshake(&remote));
         let connected = OnThread::new(connected.await??);
         self.join_when_free(connected).await
     }

@@ -199,7 +199,10 @@ impl fmt::Debug for ExchangeFailure {
 }
 
 impl ExchangeError {
-    pub(crate) fn not_watched(source: io::Error) -> Self {
+    /// That the connection to the peer cannot be watched.
+    #[doc(hidden)]
+    #[must_use]
+    pub const fn not_watched(source: io::Error) -> Self {
         let what = "watch the connection to";
         Self::Tcp { what, source }
     }

@@ -14,7 +14,7 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use verbs_channel::__private::{CmDatagrams, CmExchange, CmStep, HostAddress};
+use verbs_channel::__private::{CmDatagrams, CmExchange, CmStep, HostAddress, Meeting};
 use verbs_channel::connect::{Met, PeerAddr};
 use verbs_channel::engine::ConnectedMember;
 use verbs_channel::exchange::{Exchange, ExchangeError};
@@ -22,9 +22,10 @@ pub(super) use verbs_channel::verbs_core::rdmacm;
 use verbs_channel::verbs_core::rdmacm::{ConnectRequest, Connection, Pending, Step};
 use verbs_channel::{Connect, PreparedChannel};
 
+use super::Prepared;
 use super::address::resolve;
-use super::deadline::Deadline;
-use super::tcp::{GRACE, Prepared, Progress, Socket};
+use super::deadline::{Deadline, GRACE};
+use super::tcp::Socket;
 use crate::channel::AsyncChannel;
 use crate::error::{Error, Result};
 use crate::events::CqEvents;
@@ -46,17 +47,15 @@ impl AsyncGroup {
         peer: HostAddress,
         options: &Connect,
         prepared: impl Future<Output = Result<Prepared>>,
-        deadline: Deadline,
+        deadline: &Deadline,
     ) -> Result<Met<AsyncChannel>> {
         options.check_cm()?;
-        let addresses = resolve(&deadline, peer).await?;
+        let addresses = resolve(deadline, peer).await?;
         let prepared = deadline.bound("answer", prepared).await?.into_inner();
         // The options were checked: an error would drop the channel here.
-        let side = CmExchange::connect(prepared, addresses, options, deadline.begun());
-        let side = OnThread::new(side.map_err(Error::from)?);
-        let progress = Progress::new(deadline);
-        let met = self.run_cm(side, None, &progress);
-        progress.deadline.bound_with(GRACE, "answer", met).await
+        let side = CmExchange::connect(prepared, addresses, options, deadline.begun)?;
+        let met = self.run_cm(OnThread::new(side), deadline);
+        deadline.bound_with(GRACE, "answer", met).await
     }
 
     /// Accepts a peer that asks for a connection.
@@ -65,7 +64,7 @@ impl AsyncGroup {
         request: OnThread<ConnectRequest>,
         options: &Connect,
         prepared: impl Future<Output = Result<Prepared>>,
-        progress: &Progress,
+        deadline: &Deadline,
     ) -> Result<Met<AsyncChannel>> {
         let prepared = match prepared.await {
             Ok(prepared) => prepared,
@@ -77,47 +76,51 @@ impl AsyncGroup {
                 return Err(refused.await?);
             }
         };
-        let (options, begun) = (options.clone(), progress.deadline.begun());
+        let (options, begun) = (options.clone(), deadline.begun);
         let side = request.call(None, move |request| {
             CmExchange::accept(prepared.into_inner(), request, &options, begun)
         });
-        self.run_cm(OnThread::new(side.await??), None, progress)
-            .await
+        self.run_cm(OnThread::new(side.await??), deadline).await
     }
 
-    /// Connects to the peer of an exchange over TCP, as devices of iWARP need it.
+    /// Connects to the peer of an exchange over TCP, as devices of iWARP need it. If the peer cannot connect, it sends
+    /// the reason over the stream.
     pub(super) async fn meet_by_manager(
         &self,
         socket: &Socket<'_>,
         exchange: &mut Exchange,
+        meeting: Meeting,
         prepared: Prepared,
-        progress: &Progress,
+        deadline: &Deadline,
     ) -> Result<AsyncChannel> {
-        let deadline = &progress.deadline;
-        let meeting = exchange.meeting().cloned();
-        let meeting = meeting.ok_or(ExchangeError::Over)?;
         let listens = meeting.listens;
         let local = socket.stream.local_addr().ok();
-        let (timeout, begun) = (deadline.timeout(), deadline.begun());
+        let (timeout, begun) = (deadline.timeout, deadline.begun);
         let side = prepared.call(None, move |prepared| {
             CmExchange::meet(prepared, &meeting, local, timeout, begun)
         });
         let mut side = OnThread::new(side.await??);
         exchange.listens_at(side.listens_at());
-        progress.waits();
+        deadline.waits();
         socket.run(exchange).await?;
-        if listens {
-            exchange.read_ahead();
-            let met = self.run_cm(side, Some((socket, exchange)), progress);
-            return Ok(met.await?.channel);
-        }
         let listener = exchange.meeting().and_then(|meeting| meeting.listener);
         side.meets(listener);
-        let met = self.run_cm(side, None, progress).await;
+        exchange.read_ahead();
+        let met = self.run_cm(side, deadline);
+        if listens {
+            let refused = async {
+                match socket.run(exchange).await {
+                    Err(refused) => Err(refused.into()),
+                    // A READY that came too early: the request is due as before.
+                    Ok(()) => pending().await,
+                }
+            };
+            return Ok(first(met, refused).await?.channel);
+        }
+        let met = met.await;
         if let Err(Error::Channel(verbs_channel::Error::Exchange(failure))) = &met
             && failure.error.may_be_of_peer()
         {
-            exchange.read_ahead();
             let time = REASON.min(deadline.left());
             let read = deadline.within(time, socket.run(exchange)).await?;
             if let Some(Err(refused @ ExchangeError::Refused { .. })) = read {
@@ -129,44 +132,20 @@ impl AsyncGroup {
             .map_err(|error| error.with_peer(listener))
     }
 
-    /// Runs one side until its channel has joined, and the peer is connected. If the peer cannot connect, it
-    /// sends the reason over the stream beside.
-    async fn run_cm(
-        &self,
-        mut side: Side,
-        beside: Option<(&Socket<'_>, &mut Exchange)>,
-        progress: &Progress,
-    ) -> Result<Met<AsyncChannel>> {
+    /// Runs one side until its channel has joined, and the peer is connected.
+    async fn run_cm(&self, mut side: Side, deadline: &Deadline) -> Result<Met<AsyncChannel>> {
         let mut channel = None;
-        let mut ahead = pin!(async move {
-            match beside {
-                Some((socket, exchange)) => socket.run(exchange).await,
-                None => pending().await,
-            }
-        });
-        let mut is_read = false;
         loop {
             let source = side.peer_addr().map(|peer| Source::Peer(peer.ip()));
             let step;
             (side, step) = side.call_mut(source, CmExchange::step).await?;
             match step? {
                 CmStep::Wait(until) => {
-                    progress.waits();
-                    let mut waits = pin!(readable(&side, until, &progress.deadline));
-                    let waited = poll_fn(|cx| {
-                        // If it is no error, it is a READY that came too early: the request is due as before.
-                        if !is_read && let Poll::Ready(read) = ahead.as_mut().poll(cx) {
-                            is_read = true;
-                            if let Err(error) = read {
-                                return Poll::Ready(Err(error.into()));
-                            }
-                        }
-                        waits.as_mut().poll(cx)
-                    });
-                    waited.await?;
+                    deadline.waits();
+                    readable(&side, until, deadline).await?;
                 }
                 CmStep::Connected(member) => {
-                    progress.peer_has_shown();
+                    deadline.peer_has_shown();
                     match self.join_when_free(OnThread::new(member)).await {
                         Ok(joined) => {
                             channel = Some(joined);
@@ -194,6 +173,16 @@ impl AsyncGroup {
     }
 }
 
+/// The output of the future that is ready first.
+async fn first<T>(one: impl Future<Output = T>, other: impl Future<Output = T>) -> T {
+    let (mut one, mut other) = (pin!(one), pin!(other));
+    poll_fn(|cx| match one.as_mut().poll(cx) {
+        Poll::Pending => other.as_mut().poll(cx),
+        ready => ready,
+    })
+    .await
+}
+
 impl AsyncChannel {
     /// Watches the peer through a connection of `rdma_cm`, which is ended on a helper thread.
     fn watch_connection(&self, connection: Connection) -> Result<()> {
@@ -211,7 +200,7 @@ async fn readable(side: &Side, until: Instant, deadline: &Deadline) -> Result<()
     let Some(descriptor) = descriptor.transpose()? else {
         return deadline.sleep_until(until).await;
     };
-    let notifier = deadline.events().another_notifier(descriptor)?;
+    let notifier = deadline.events.another_notifier(descriptor)?;
     let time = until.saturating_duration_since(Instant::now());
     let readable = deadline.within(time, notifier.readable()).await?;
     Ok(readable.transpose().map(|_late| ())?)
