@@ -1,10 +1,10 @@
 //! Where a listener listens, the peers that come there, and how a channel is connected to each.
 
+use std::future::{Future, ready};
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
-use std::time::Duration;
+use std::task::{self, Context, Poll};
 
 use verbs_channel::__private::{HostAddress, is_of_one_connection};
 use verbs_channel::connect::{Met, PeerAddr};
@@ -13,11 +13,10 @@ use verbs_channel::exchange::{ExchangeError, Side};
 use verbs_channel::{Connect, PreparedChannel};
 
 use super::Prepared;
-use super::address::look_up;
-use super::clients::{Client, Clients};
+use super::clients::Clients;
 #[cfg(feature = "rdmacm")]
 use super::cm;
-use super::deadline::Deadline;
+use super::deadline::{Boxed, Deadline, look_up};
 use super::tcp::check;
 use crate::channel::AsyncChannel;
 use crate::datagrams::AsyncDatagrams;
@@ -138,167 +137,132 @@ impl Terms {
 }
 
 /// Where peers that ask for a channel come from.
-pub(super) enum Entrance {
-    Tcp(TcpListener, Box<dyn CqNotifier>),
-    #[cfg(feature = "rdmacm")]
-    Cm(cm::Requests<cm::rdmacm::Listener, cm::rdmacm::ConnectRequest>),
-    Datagrams(Box<Clients>),
-}
-
-/// A peer that asks for a channel.
-pub(super) enum Caller {
-    Tcp(TcpStream, SocketAddr),
-    #[cfg(feature = "rdmacm")]
-    Cm(Box<OnThread<cm::rdmacm::ConnectRequest>>),
-    Client(Client),
-}
-
-impl Entrance {
-    /// Checks the options first: otherwise each peer would be refused for this side's mistake.
-    pub(super) async fn new(
-        on: OnThread<Bind>,
-        group: &AsyncGroup,
-        options: &Connect,
-    ) -> Result<Self> {
-        let events = &group.shared().events;
-        let tcp = |listener: TcpListener| {
-            listener.set_nonblocking(true)?;
-            let notifier = events.another_notifier(listener.try_clone()?.into())?;
-            Ok(Self::Tcp(listener, notifier))
-        };
-        match on.into_inner() {
-            Bind::Address(address) => {
-                check(group, options)?;
-                tcp(TcpListener::bind(&look_up(address).await?[..])?)
-            }
-            Bind::Tcp(listener) => {
-                check(group, options)?;
-                tcp(listener)
-            }
-            #[cfg(feature = "rdmacm")]
-            Bind::CmAddress(address) => {
-                options.check_cm()?;
-                let listener = cm::bind(address).await?;
-                Ok(Self::Cm(cm::Requests::of(listener, events)?))
-            }
-            #[cfg(feature = "rdmacm")]
-            Bind::Cm(listener) => {
-                let listener = OnThread::new(listener);
-                options.check_cm()?;
-                Ok(Self::Cm(cm::Requests::of(listener, events)?))
-            }
-            Bind::Datagrams(datagrams) => {
-                options.check()?;
-                Ok(Self::Datagrams(Box::new(Clients::new(datagrams).await?)))
-            }
-        }
-    }
-
-    pub(super) fn local_addr(&self) -> Option<SocketAddr> {
-        match self {
-            Self::Tcp(listener, _) => listener.local_addr().ok(),
-            #[cfg(feature = "rdmacm")]
-            Self::Cm(requests) => requests.local_addr(),
-            Self::Datagrams(_) => None,
-        }
+pub(super) trait Entrance: Send + 'static {
+    fn local_addr(&self) -> Option<SocketAddr> {
+        None
     }
 
     /// Takes the next peer; over datagrams only one that has a place. `None` if handshakes may have gone on.
-    pub(super) fn poll_caller(
+    fn poll_caller(
         &mut self,
         has_place: bool,
         cx: &mut Context<'_>,
-    ) -> Poll<Result<Option<Caller>>> {
-        let what = "accept";
-        let failed = |source| ExchangeError::Tcp { what, source };
-        match self {
-            Self::Tcp(listener, notifier) => loop {
-                match listener.accept() {
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                        ready!(notifier.poll_readable(cx)).map_err(failed)?;
-                    }
-                    Err(error) if is_of_one_connection(&error) => {}
-                    accepted => {
-                        let (stream, peer) = accepted.map_err(failed)?;
-                        return Poll::Ready(Ok(Some(Caller::Tcp(stream, peer))));
-                    }
-                }
-            },
-            #[cfg(feature = "rdmacm")]
-            Self::Cm(requests) => {
-                let request = ready!(requests.poll_request(cx));
-                let request = request.map_err(|error| failed(error.into()))?;
-                let request = Box::new(OnThread::new(request));
-                Poll::Ready(Ok(Some(Caller::Cm(request))))
-            }
-            Self::Datagrams(clients) => {
-                let client = ready!(clients.poll_client(has_place, cx))?;
-                Poll::Ready(Ok(client.map(Caller::Client)))
-            }
-        }
-    }
+    ) -> Poll<Result<Option<Caller>>>;
 
-    /// The step that a late peer has not taken.
-    pub(super) fn late(&self, has_shown: bool, group: &AsyncGroup) -> &'static str {
-        match self {
-            Self::Tcp(..) if has_shown && group.pd().context().device().needs_rdma_cm() => {
-                "connect"
-            }
-            Self::Tcp(..) => "write",
-            #[cfg(feature = "rdmacm")]
-            Self::Cm(_) => "confirm",
-            Self::Datagrams(_) => "answer",
-        }
-    }
+    /// Sends what handshakes have left to be sent.
+    fn poll_sends(&mut self, _cx: &mut Context<'_>) {}
 
-    /// Closes what peers come from, and waits for that.
-    pub(super) async fn close(self) {
-        match self {
-            #[cfg(feature = "rdmacm")]
-            Self::Cm(requests) => requests.close().await,
-            Self::Tcp(..) | Self::Datagrams(_) => {}
+    /// Closes it, and waits for that.
+    fn close(self: Box<Self>) -> Boxed<()> {
+        drop(self);
+        Box::pin(ready(()))
+    }
+}
+
+pub(super) type Connecting = Boxed<Result<Met<AsyncChannel>>>;
+
+/// A peer that asks for a channel.
+pub(super) struct Caller {
+    pub(super) peer: Option<PeerAddr>,
+    /// The step that it has not taken if it is late; `None` if its handshake ends by itself then.
+    pub(super) late: Option<&'static str>,
+    /// Connects a channel to it.
+    pub(super) connect: Box<dyn FnOnce(Terms, Arc<Deadline>) -> Connecting + Send>,
+}
+
+impl Caller {
+    pub(super) fn new<F>(
+        peer: Option<PeerAddr>,
+        late: Option<&'static str>,
+        connect: impl FnOnce(Terms, Arc<Deadline>) -> F + Send + 'static,
+    ) -> Self
+    where
+        F: Future<Output = Result<Met<AsyncChannel>>> + Send + 'static,
+    {
+        Self {
+            peer,
+            late,
+            connect: Box::new(move |terms, deadline| Box::pin(connect(terms, deadline))),
         }
     }
 }
 
-impl Caller {
-    pub(super) fn peer(&self) -> Option<PeerAddr> {
-        match self {
-            Self::Tcp(_, peer) => Some(PeerAddr::Socket(*peer)),
-            #[cfg(feature = "rdmacm")]
-            Self::Cm(request) => request.peer_addr().map(PeerAddr::Socket),
-            Self::Client(client) => Some(client.peer()),
+/// Where to listen. The options are checked first: otherwise each peer would be refused for this side's mistake.
+pub(super) async fn enter(
+    on: OnThread<Bind>,
+    group: &AsyncGroup,
+    options: &Connect,
+) -> Result<Box<dyn Entrance>> {
+    let events = &group.shared().events;
+    match &*on {
+        Bind::Address(_) | Bind::Tcp(_) => check(group, options)?,
+        Bind::Datagrams(_) => options.check()?,
+        #[cfg(feature = "rdmacm")]
+        Bind::Cm(_) | Bind::CmAddress(_) => options.check_cm()?,
+    }
+    Ok(match on.into_inner() {
+        Bind::Address(address) => {
+            let listener = TcpListener::bind(&look_up(address).await?[..])?;
+            Box::new(TcpEntrance::new(listener, events)?)
         }
+        Bind::Tcp(listener) => Box::new(TcpEntrance::new(listener, events)?),
+        #[cfg(feature = "rdmacm")]
+        Bind::CmAddress(address) => Box::new(cm::Requests::of(cm::bind(address).await?, events)?),
+        #[cfg(feature = "rdmacm")]
+        Bind::Cm(listener) => Box::new(cm::Requests::of(OnThread::new(listener), events)?),
+        Bind::Datagrams(datagrams) => Box::new(Clients::new(datagrams).await?),
+    })
+}
+
+struct TcpEntrance {
+    listener: TcpListener,
+    notifier: Box<dyn CqNotifier>,
+}
+
+impl TcpEntrance {
+    fn new(listener: TcpListener, events: &CqEvents) -> io::Result<Self> {
+        listener.set_nonblocking(true)?;
+        let notifier = events.another_notifier(listener.try_clone()?.into())?;
+        Ok(Self { listener, notifier })
+    }
+}
+
+impl Entrance for TcpEntrance {
+    fn local_addr(&self) -> Option<SocketAddr> {
+        self.listener.local_addr().ok()
     }
 
-    /// The deadline of its handshake: over datagrams it has an answer to give then.
-    pub(super) fn deadline(&self, timeout: Duration, events: &CqEvents) -> Deadline {
-        match self {
-            Self::Client(_) => Deadline::after(timeout, events),
-            _ => Deadline::of_listener(timeout, events),
+    fn poll_caller(
+        &mut self,
+        _has_place: bool,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Option<Caller>>> {
+        loop {
+            match self.listener.accept() {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    task::ready!(self.notifier.poll_readable(cx)).map_err(not_accepted)?;
+                }
+                Err(error) if is_of_one_connection(&error) => {}
+                accepted => {
+                    let (stream, peer) = accepted.map_err(not_accepted)?;
+                    let end = (stream, Side::Accepts, Some(peer));
+                    let peer = Some(PeerAddr::Socket(peer));
+                    let connect = async move |terms: Terms, deadline: Arc<Deadline>| {
+                        let prepared = terms.prepare(peer);
+                        let options = &terms.options;
+                        let met = (terms.group).exchange_over(end, options, prepared, &deadline);
+                        met.await
+                    };
+                    let caller = Caller::new(peer, Some("write"), connect);
+                    return Poll::Ready(Ok(Some(caller)));
+                }
+            }
         }
     }
+}
 
-    /// Connects a channel to the peer.
-    pub(super) async fn connect(
-        self,
-        terms: Terms,
-        deadline: Arc<Deadline>,
-    ) -> Result<Met<AsyncChannel>> {
-        let prepared = terms.prepare(self.peer());
-        let (group, options) = (&terms.group, &terms.options);
-        match self {
-            Self::Tcp(stream, peer) => {
-                let end = (stream, Side::Accepts, Some(peer));
-                group.exchange_over(end, options, prepared, &deadline).await
-            }
-            #[cfg(feature = "rdmacm")]
-            Self::Cm(request) => {
-                group
-                    .accept_cm(*request, options, prepared, &deadline)
-                    .await
-            }
-            Self::Client(client) => client.connect(group, options, prepared, &deadline).await,
-        }
-    }
+/// The error of a listener that cannot accept.
+pub(super) const fn not_accepted(source: io::Error) -> ExchangeError {
+    let what = "accept";
+    ExchangeError::Tcp { what, source }
 }

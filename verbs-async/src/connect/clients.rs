@@ -1,6 +1,6 @@
 //! Clients of a listener over datagrams: their datagrams, handshakes and outcomes.
 
-use std::future::{Future, poll_fn};
+use std::future::poll_fn;
 use std::mem;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -8,19 +8,18 @@ use std::time::Instant;
 
 use log::Level;
 use verbs_channel::__private::datagram_exchange::{Acceptor, Answer, Request};
+use verbs_channel::BufferPool;
 use verbs_channel::connect::{Met, PeerAddr};
 use verbs_channel::datagrams::Datagram;
 use verbs_channel::exchange::ExchangeError;
-use verbs_channel::{BufferPool, Connect};
 
-use super::Prepared;
+use super::callers::{Caller, Entrance, Terms};
 use super::datagrams::pool;
 use super::deadline::{Boxed, Deadline, Timer};
 use super::listener::MAX_HANDSHAKES;
 use crate::channel::AsyncChannel;
 use crate::datagrams::AsyncDatagrams;
 use crate::error::Result;
-use crate::group::AsyncGroup;
 use crate::task::sync::Mutex;
 use crate::task::wake;
 use crate::threads::Source;
@@ -41,12 +40,6 @@ struct Shared {
     answers: Mutex<Vec<Answer>>,
 }
 
-/// A client that has a place.
-pub(super) struct Client {
-    request: Request,
-    shared: Arc<Shared>,
-}
-
 impl Clients {
     pub(super) async fn new(datagrams: AsyncDatagrams) -> Result<Self> {
         let acceptor = Acceptor::new(datagrams.max_payload(), MAX_CLIENTS, Instant::now());
@@ -62,18 +55,22 @@ impl Clients {
             sending: Vec::new(),
         })
     }
+}
 
-    /// Takes a client, if there is a place for it, or answers the datagrams that have arrived, up to a number:
-    /// handshakes may go on after that.
-    pub(super) fn poll_client(
+impl Entrance for Clients {
+    /// Takes a client, if there is a place for it, or answers the datagrams that have arrived, up to a number.
+    fn poll_caller(
         &mut self,
         has_place: bool,
         cx: &mut Context<'_>,
-    ) -> Poll<Result<Option<Client>>> {
+    ) -> Poll<Result<Option<Caller>>> {
         let shared = &self.shared;
         if has_place && let Some(request) = shared.acceptor.lock().next_request(Instant::now()) {
-            let shared = Arc::clone(shared);
-            return Poll::Ready(Ok(Some(Client { request, shared })));
+            let (peer, shared) = (PeerAddr::Datagram(request.from()), Arc::clone(shared));
+            let connect = async move |terms: Terms, deadline: Arc<Deadline>| {
+                shared.connect(&request, terms, &deadline).await
+            };
+            return Poll::Ready(Ok(Some(Caller::new(Some(peer), None, connect))));
         }
         for at in 0..AT_ONCE {
             let receiving = self.receiving.get_or_insert_with(|| {
@@ -96,7 +93,7 @@ impl Clients {
     }
 
     /// Sends the answers, or loses those that find no buffer: a client that is there repeats its message.
-    pub(super) fn poll_sends(&mut self, cx: &mut Context<'_>) {
+    fn poll_sends(&mut self, cx: &mut Context<'_>) {
         let shared = &self.shared;
         let answers = mem::take(&mut *shared.answers.lock());
         for Answer { to, bytes, .. } in answers {
@@ -116,50 +113,46 @@ impl Clients {
     }
 }
 
-impl Client {
-    pub(super) const fn peer(&self) -> PeerAddr {
-        PeerAddr::Datagram(self.request.from())
-    }
-
+impl Shared {
     /// Accepts the client, or refuses it, and waits until it is connected.
-    pub(super) async fn connect(
-        self,
-        group: &AsyncGroup,
-        options: &Connect,
-        prepared: impl Future<Output = Result<Prepared>>,
+    async fn connect(
+        &self,
+        request: &Request,
+        terms: Terms,
         deadline: &Deadline,
     ) -> Result<Met<AsyncChannel>> {
-        let Self { request, shared } = &self;
-        let id = request.id();
+        let (id, peer) = (request.id(), PeerAddr::Datagram(request.from()));
+        let options = &terms.options;
         let met = async {
             let (len, max) = (options.data().len(), request.max_private_data());
             if len > max {
                 return Err(ExchangeError::PrivateDataBeyondMtu { len, max }.into());
             }
-            let prepared = prepared.await?;
+            let prepared = terms.prepare(Some(peer)).await?;
             let ours = prepared.endpoint();
-            let source = Some(Source::Datagrams(shared.datagrams.endpoint().qp_num()));
-            let channel = group.handshake_with(prepared, request.peer().endpoint, source);
+            let source = Some(Source::Datagrams(self.datagrams.endpoint().qp_num()));
+            let theirs = request.peer().endpoint;
+            let channel = terms.group.handshake_with(prepared, theirs, source);
             Ok((ours, channel.await?))
         };
         let answered = deadline
             .bound("answer", met)
             .await
             .and_then(|(ours, channel)| {
-                let mut acceptor = shared.acceptor.lock();
+                let mut acceptor = self.acceptor.lock();
                 let answer = acceptor.answer(id, &ours, options.data(), Instant::now());
                 Ok((answer?, channel))
             });
         let (answer, channel) = answered.inspect_err(|error| {
-            let refusal = shared.acceptor.lock().refuse(id, error);
-            shared.answers.lock().extend(refusal);
+            let refusal = self.acceptor.lock().refuse(id, error);
+            self.answers.lock().extend(refusal);
         })?;
-        shared.answers.lock().push(answer);
+        self.answers.lock().push(answer);
         let mut timer = Timer::default();
         let end = deadline.begun.checked_add(deadline.timeout);
         let outcome = poll_fn(|cx| {
             loop {
-                let mut acceptor = shared.acceptor.lock();
+                let mut acceptor = self.acceptor.lock();
                 let outcome = match deadline.left().is_zero() {
                     false => acceptor.outcome(id, Instant::now()),
                     true => Some(acceptor.abandon(id)),
@@ -175,7 +168,7 @@ impl Client {
         let outcome: Result<()> = outcome.await;
         outcome?;
         let private_data = request.peer().private_data.clone();
-        Ok(Met::new(channel, private_data, Some(self.peer())))
+        Ok(Met::new(channel, private_data, Some(peer)))
     }
 }
 

@@ -1,7 +1,8 @@
-//! Deadlines of connecting, which the notifier of a group's events waits for, and how far the peer has come.
+//! Deadlines of connecting, which the notifier of a group's events waits for, and the attempts before them.
 
 use std::future::{Future, pending, poll_fn};
 use std::io;
+use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
@@ -10,11 +11,13 @@ use rustix::event::Timespec;
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
 };
+use verbs_channel::__private::{Attempt, Attempts, HostAddress};
 use verbs_channel::exchange::ExchangeError;
 
 use crate::error::{Error, Result};
 use crate::events::CqEvents;
 use crate::task::sync::Mutex;
+use crate::threads;
 
 /// The deadline for one peer, the timeout from which it was computed, and whether this side waits for the peer.
 pub(super) struct Deadline {
@@ -26,8 +29,10 @@ pub(super) struct Deadline {
     peer: Mutex<Progress>,
 }
 
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 pub(super) struct Progress {
+    /// The step that a late peer has not taken.
+    pub(super) late: &'static str,
     /// The peer has sent its first message.
     pub(super) has_shown: bool,
     /// `None` while this side works: it prepares, or connects its queue pair.
@@ -36,20 +41,26 @@ pub(super) struct Progress {
 
 impl Deadline {
     pub(super) fn after(timeout: Duration, events: &CqEvents) -> Self {
+        Self::of_listener(timeout, events, None)
+    }
+
+    /// The deadline of a peer of a listener, which drops what serves the peer then if it has not taken a step in time.
+    pub(super) fn of_listener(
+        timeout: Duration,
+        events: &CqEvents,
+        late: Option<&'static str>,
+    ) -> Self {
+        let (has_shown, waits_since) = (false, None);
         Self {
             events: events.clone(),
             begun: Instant::now(),
             timeout,
-            has_timer: true,
-            peer: Mutex::default(),
-        }
-    }
-
-    /// The deadline of a peer of a listener, which drops what serves the peer then.
-    pub(super) fn of_listener(timeout: Duration, events: &CqEvents) -> Self {
-        Self {
-            has_timer: false,
-            ..Self::after(timeout, events)
+            has_timer: late.is_none(),
+            peer: Mutex::new(Progress {
+                late: late.unwrap_or("answer"),
+                has_shown,
+                waits_since,
+            }),
         }
     }
 
@@ -66,10 +77,14 @@ impl Deadline {
 
     /// The peer has sent its first message, and this side works.
     pub(super) fn peer_has_shown(&self) {
-        *self.peer.lock() = Progress {
-            has_shown: true,
-            waits_since: None,
-        };
+        let mut peer = self.peer.lock();
+        (peer.has_shown, peer.waits_since) = (true, None);
+    }
+
+    /// The step that is due now.
+    #[cfg(feature = "rdmacm")]
+    pub(super) fn expects(&self, step: &'static str) {
+        self.peer.lock().late = step;
     }
 
     pub(super) fn progress(&self) -> Progress {
@@ -98,6 +113,41 @@ impl Deadline {
             Poll::Pending => timer.poll(due, &self.events, cx).map_ok(|()| None),
         })
         .await
+    }
+
+    /// The addresses of a name, by the deadline.
+    pub(super) async fn resolve(&self, address: HostAddress) -> Result<Vec<SocketAddr>> {
+        let late = address.lookup(io::ErrorKind::TimedOut.into());
+        let found = self.within(self.left(), look_up(address)).await?;
+        found.unwrap_or_else(|| Err(late.into()))
+    }
+
+    /// Tries the addresses of a peer in turn, and again while it does not listen yet. Each attempt has the time that it
+    /// is given, and `answer` returns what is made of it, or records its failure. Returns the address, too.
+    pub(super) async fn first_that_answers<F: Future, T>(
+        &self,
+        address: HostAddress,
+        mut attempt: impl FnMut(SocketAddr, Duration) -> F,
+        answer: impl Fn(&mut Attempts, F::Output) -> Option<T>,
+    ) -> Result<(T, SocketAddr)> {
+        let addresses = self.resolve(address).await?;
+        let mut attempts = Attempts::new(addresses, self.begun, self.timeout);
+        loop {
+            match attempts.step().map_err(verbs_channel::Error::from)? {
+                Attempt::Pause(until) => self.sleep_until(until).await?,
+                Attempt::Try(address, until) => {
+                    let time = until.saturating_duration_since(Instant::now());
+                    match self.within(time, attempt(address, time)).await? {
+                        None => attempts.timed_out(),
+                        Some(ended) => {
+                            if let Some(answered) = answer(&mut attempts, ended) {
+                                return Ok((answered, address));
+                            }
+                        }
+                    }
+                }
+            }
+        }
     }
 
     /// The output of a future that serves a peer, or an error if it takes longer than the time left.
@@ -129,6 +179,14 @@ pub(super) const GRACE: Duration = Duration::from_millis(250);
 pub(super) fn late_by(timeout: Duration, what: &'static str) -> Error {
     let after = Some(timeout);
     ExchangeError::TimedOut { what, after }.into()
+}
+
+/// The addresses of a name, which is resolved on a helper thread.
+pub(super) async fn look_up(address: HostAddress) -> Result<Vec<SocketAddr>> {
+    match address.known() {
+        Some(addresses) => Ok(addresses),
+        None => Ok(threads::look_up(move || address.resolve()).await??),
+    }
 }
 
 /// A timer that a notifier waits for. It can be set for one instant after another.
@@ -202,7 +260,7 @@ mod tests {
             let events = CqEvents::create_thread(&context).unwrap();
             // When the time has passed, less than that is left.
             let time = Duration::from_secs(1);
-            let deadline = Deadline::of_listener(time * 3 / 2, &events);
+            let deadline = Deadline::of_listener(time * 3 / 2, &events, Some("write"));
             let wait = deadline.within(time, pending::<()>());
             let waited = bounded(LONG, || pollster::block_on(wait));
             assert!(waited.unwrap().is_none());

@@ -12,7 +12,7 @@ use verbs_channel::connect::{Met, PeerAddr};
 use verbs_channel::engine::ConnectedMember;
 use verbs_channel::{Connect, DownReason, PreparedChannel};
 
-use super::callers::{Bind, Caller, Entrance, HandshakeResult, Terms};
+use super::callers::{Bind, Caller, Connecting, Entrance, HandshakeResult, Terms, enter};
 use super::deadline::{Boxed, Deadline, Progress, Timer, late_by};
 use crate::channel::AsyncChannel;
 use crate::error::Result;
@@ -74,7 +74,7 @@ struct State {
     terms: Terms,
     // Polled only while the group has not failed.
     failed: Boxed<DownReason>,
-    source: Entrance,
+    source: Box<dyn Entrance>,
     handshakes: Vec<Handshake>,
     // Has come while there was no place.
     waiting: Option<Caller>,
@@ -84,7 +84,7 @@ struct State {
 struct Handshake {
     peer: Option<PeerAddr>,
     deadline: Arc<Deadline>,
-    met: Boxed<Result<Met<AsyncChannel>>>,
+    met: Connecting,
 }
 
 /// A handshake that ends if its peer does not go on.
@@ -100,7 +100,7 @@ impl Listener {
         on: OnThread<Bind>,
         options: Connect,
     ) -> Result<Self> {
-        let source = Entrance::new(on, group, &options).await?;
+        let source = enter(on, group, &options).await?;
         let local_addr = source.local_addr();
         let state = State {
             failed: Box::pin(Arc::clone(group.shared()).failed()),
@@ -151,9 +151,7 @@ impl Listener {
             return Poll::Ready(Err(verbs_channel::Error::GroupFailed(reason).into()));
         }
         let arrival = state.poll_accept(max_handshakes, cx);
-        if let Entrance::Datagrams(clients) = &mut state.source {
-            clients.poll_sends(cx);
-        }
+        state.source.poll_sends(cx);
         arrival
     }
 
@@ -256,10 +254,10 @@ impl State {
     fn begin(&mut self, caller: Caller) {
         let terms = self.terms.clone();
         let (timeout, events) = (terms.options.timeout(), &terms.group.shared().events);
-        let deadline = Arc::new(caller.deadline(timeout, events));
+        let deadline = Arc::new(Deadline::of_listener(timeout, events, caller.late));
         self.handshakes.push(Handshake {
-            peer: caller.peer(),
-            met: Box::pin(caller.connect(terms, Arc::clone(&deadline))),
+            peer: caller.peer,
+            met: (caller.connect)(terms, Arc::clone(&deadline)),
             deadline,
         });
     }
@@ -331,8 +329,7 @@ impl State {
 
     fn end(&mut self, late: &Late) -> HandshakeResult {
         let ended = self.handshakes.swap_remove(late.at);
-        let has_shown = ended.deadline.progress().has_shown;
-        let what = self.source.late(has_shown, &self.terms.group);
+        let what = ended.deadline.progress().late;
         ended.ended(Err(late_by(late.after, what)))
     }
 }

@@ -3,7 +3,6 @@
 //! The protocols are those of [`verbs_channel::connect`], so either side can be blocking. Waits are for
 //! the notifier of the group's [`CqEvents`], so there is nothing that belongs to one runtime.
 
-mod address;
 mod callers;
 mod clients;
 #[cfg(feature = "rdmacm")]

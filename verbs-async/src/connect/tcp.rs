@@ -17,7 +17,6 @@ use verbs_channel::connect::{Met, PeerAddr};
 use verbs_channel::exchange::{Exchange, ExchangeError, Io, Side};
 
 use super::Prepared;
-use super::address::first_that_answers;
 use super::deadline::{Deadline, GRACE};
 use crate::channel::AsyncChannel;
 use crate::error::Result;
@@ -198,7 +197,8 @@ pub(super) async fn dial(
     deadline: &Deadline,
 ) -> Result<(TcpStream, SocketAddr)> {
     let attempt = |address, _time| dial_at(address, &deadline.events);
-    first_that_answers(deadline, address, attempt, Attempts::dialled).await
+    let dialled = deadline.first_that_answers(address, attempt, Attempts::dialled);
+    dialled.await
 }
 
 async fn dial_at(address: SocketAddr, events: &CqEvents) -> io::Result<TcpStream> {

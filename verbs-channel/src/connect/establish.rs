@@ -283,18 +283,6 @@ impl<T: Connected> PreparedChannel<T> {
         )
     }
 
-    /// The exchange over a TCP connection that this side came to in this way.
-    #[doc(hidden)]
-    pub fn exchange_of(&self, side: Side, options: &Connect) -> Result<Exchange> {
-        #[cfg(feature = "rdmacm")]
-        if self.context().device().needs_rdma_cm() {
-            return Ok(Exchange::by_manager(&options.private_data, side)?);
-        }
-        let _ = side;
-        self.context().device().check_handshake()?;
-        Ok(Exchange::new(&self.endpoint(), &options.private_data)?)
-    }
-
     /// Runs an exchange, and watches the peer.
     fn meet(
         self,

@@ -9,6 +9,7 @@ use verbs_core::error::Rejected;
 use verbs_core::rdmacm::Connection;
 use verbs_core::{CompletionQueue, Context, PreparedQueuePair, QueuePair, QueuePairEndpoint};
 
+use super::options::Connect;
 use super::thread_domain;
 use crate::buffer::{OwnedBuffer, PdTag};
 use crate::channel::{Channel, ChannelConfig};
@@ -16,6 +17,7 @@ use crate::engine::Engine;
 #[expect(unused_imports, reason = "named in documentation")]
 use crate::error::Error;
 use crate::error::{RejectReason, Result};
+use crate::exchange::{Exchange, Side};
 use crate::waiting::Poller;
 
 /// A channel that is not connected yet.
@@ -251,6 +253,18 @@ impl<T: Connected> PreparedChannel<T> {
     #[must_use]
     pub fn endpoint(&self) -> QueuePairEndpoint {
         self.qp.endpoint()
+    }
+
+    /// The exchange over a TCP connection that this side came to in this way.
+    #[doc(hidden)]
+    pub fn exchange_of(&self, side: Side, options: &Connect) -> Result<Exchange> {
+        #[cfg(feature = "rdmacm")]
+        if self.context().device().needs_rdma_cm() {
+            return Ok(Exchange::by_manager(&options.private_data, side)?);
+        }
+        let _ = side;
+        self.context().device().check_handshake()?;
+        Ok(Exchange::new(&self.endpoint(), &options.private_data)?)
     }
 
     /// Connects to the peer's endpoint. The peer must do the same with the endpoint of this side.

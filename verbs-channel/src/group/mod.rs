@@ -44,9 +44,9 @@ pub use shared_receives::SharedReceivesConfig;
 /// let mut group = Channel::builder(&pd).max_recv_wr(8).group(100)?;
 /// # let listener = std::net::TcpListener::bind("0.0.0.0:7471").unwrap();
 /// let member = group.prepare()?.accept(&listener, Duration::from_secs(5))?.channel;
-/// let at = group.join(member)?;
+/// let id = group.join(member)?;
 /// # let block = pool.take().unwrap();
-/// let ticket = group.channel(at)?.start_receive(block)?;
+/// let ticket = group.channel(id)?.start_receive(block)?;
 /// if let Some(completed) = group.wait_completed(Duration::from_secs(1)) {
 ///     println!("{}: {:?}", completed.channel, completed.result);
 /// }

@@ -13,10 +13,8 @@ use verbs_channel::verbs_core::rdmacm::{
     DatagramListener, DatagramRequest, DatagramService, Message, PrivateData,
 };
 
-use super::super::address::first_that_answers;
 use super::super::deadline::Deadline;
 use super::ended;
-use super::message::OwnedMessage;
 use super::requests::Requests;
 use crate::datagrams::AsyncDatagrams;
 use crate::error::{Error, Result};
@@ -202,7 +200,7 @@ impl AsyncDatagrams {
             }
             asked => Some(asked),
         };
-        let found = first_that_answers(&deadline, service, attempt, answer);
+        let found = deadline.first_that_answers(service, attempt, answer);
         let (found, address) = found.await?;
         let (service, private_data) = found?;
         let ours = self.by_manager();
@@ -266,5 +264,28 @@ impl fmt::Debug for CmDatagramListener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut debug = f.debug_tuple("CmDatagramListener");
         debug.field(&self.local_addr()).finish()
+    }
+}
+
+/// A message with its bytes, which is sent on a helper thread.
+struct OwnedMessage {
+    bytes: Vec<u8>,
+    is_raw: bool,
+}
+
+impl OwnedMessage {
+    fn of(message: Message<'_>) -> Self {
+        Self {
+            bytes: message.as_bytes().to_vec(),
+            is_raw: message.is_raw(),
+        }
+    }
+
+    fn get(&self) -> Message<'_> {
+        if self.is_raw {
+            Message::raw(&self.bytes)
+        } else {
+            self.bytes[..].into()
+        }
     }
 }

@@ -4,7 +4,6 @@
 //! helper threads. A task waits only for their results, and for the descriptor of a step.
 
 mod datagrams;
-mod message;
 mod multicast;
 mod requests;
 
@@ -23,7 +22,6 @@ use verbs_channel::verbs_core::rdmacm::{ConnectRequest, Connection, Pending, Ste
 use verbs_channel::{Connect, PreparedChannel};
 
 use super::Prepared;
-use super::address::resolve;
 use super::deadline::{Deadline, GRACE};
 use super::tcp::Socket;
 use crate::channel::AsyncChannel;
@@ -50,7 +48,7 @@ impl AsyncGroup {
         deadline: &Deadline,
     ) -> Result<Met<AsyncChannel>> {
         options.check_cm()?;
-        let addresses = resolve(deadline, peer).await?;
+        let addresses = deadline.resolve(peer).await?;
         let prepared = deadline.bound("answer", prepared).await?.into_inner();
         // The options were checked: an error would drop the channel here.
         let side = CmExchange::connect(prepared, addresses, options, deadline.begun)?;
@@ -93,6 +91,7 @@ impl AsyncGroup {
         prepared: Prepared,
         deadline: &Deadline,
     ) -> Result<AsyncChannel> {
+        deadline.expects("connect");
         let listens = meeting.listens;
         let local = socket.stream.local_addr().ok();
         let (timeout, begun) = (deadline.timeout, deadline.begun);

@@ -8,9 +8,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use verbs_channel::__private::HostAddress;
+use verbs_channel::connect::PeerAddr;
 use verbs_channel::verbs_core;
 use verbs_channel::verbs_core::rdmacm::{ConnectRequest, Listener};
 
+use super::super::callers::{Caller, Entrance, Terms, not_accepted};
+use super::super::deadline::{Boxed, Deadline};
 use crate::error::Result;
 use crate::events::CqEvents;
 use crate::notifier::CqNotifier;
@@ -38,6 +41,34 @@ impl Requests<Listener, ConnectRequest> {
     }
 }
 
+impl Entrance for Requests<Listener, ConnectRequest> {
+    fn local_addr(&self) -> Option<SocketAddr> {
+        self.local_addr
+    }
+
+    fn poll_caller(
+        &mut self,
+        _has_place: bool,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Option<Caller>>> {
+        let request = ready!(self.poll_request(cx));
+        let request = OnThread::new(request.map_err(|error| not_accepted(error.into()))?);
+        let peer = request.peer_addr().map(PeerAddr::Socket);
+        let connect = async move |terms: Terms, deadline: Arc<Deadline>| {
+            let prepared = terms.prepare(peer);
+            let options = &terms.options;
+            let met = (terms.group).accept_cm(request, options, prepared, &deadline);
+            met.await
+        };
+        let caller = Caller::new(peer, Some("confirm"), connect);
+        Poll::Ready(Ok(Some(caller)))
+    }
+
+    fn close(self: Box<Self>) -> Boxed<()> {
+        Box::pin(Self::close(*self))
+    }
+}
+
 impl<L: AsFd + Send, R: Send> Requests<L, R> {
     pub(super) fn new(
         listener: L,
@@ -57,7 +88,7 @@ impl<L: AsFd + Send, R: Send> Requests<L, R> {
         })
     }
 
-    pub(in super::super) fn poll_request(&mut self, cx: &mut Context<'_>) -> Poll<Result<R>> {
+    pub(super) fn poll_request(&mut self, cx: &mut Context<'_>) -> Poll<Result<R>> {
         loop {
             if let Some(taking) = &mut self.taking {
                 let taken = ready!(Pin::new(taking).poll(cx));
@@ -77,7 +108,7 @@ impl<L: AsFd + Send, R: Send> Requests<L, R> {
     }
 
     /// Destroys the listener on a helper thread, and waits for that.
-    pub(in super::super) async fn close(self) {
+    pub(super) async fn close(self) {
         if let Some(taking) = self.taking {
             // It has the listener until then. Its request is rejected.
             drop(OnThread::new(taking.await));
@@ -87,7 +118,7 @@ impl<L: AsFd + Send, R: Send> Requests<L, R> {
         let _closed = threads::run_always(move || drop(listener)).await;
     }
 
-    pub(in super::super) const fn local_addr(&self) -> Option<SocketAddr> {
+    pub(super) const fn local_addr(&self) -> Option<SocketAddr> {
         self.local_addr
     }
 }
