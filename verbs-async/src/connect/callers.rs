@@ -10,19 +10,16 @@ use verbs_channel::__private::{HostAddress, is_of_one_connection};
 use verbs_channel::connect::{Met, PeerAddr};
 use verbs_channel::engine::ConnectedMember;
 use verbs_channel::exchange::{ExchangeError, Side};
+#[cfg(feature = "rdmacm")]
+use verbs_channel::verbs_core::rdmacm;
 use verbs_channel::{Connect, PreparedChannel};
 
-use super::Prepared;
-use super::clients::Clients;
-#[cfg(feature = "rdmacm")]
-use super::cm;
-use super::deadline::{Boxed, Deadline, look_up};
-use super::tcp::check;
+use super::deadline::{Boxed, Deadline};
 use crate::channel::AsyncChannel;
 use crate::datagrams::AsyncDatagrams;
 use crate::error::Result;
 use crate::events::CqEvents;
-use crate::group::AsyncGroup;
+use crate::group::{AsyncGroup, Prepared};
 use crate::notifier::CqNotifier;
 use crate::threads;
 use crate::threads::on_thread::OnThread;
@@ -41,7 +38,7 @@ pub enum Bind {
     Tcp(TcpListener),
     /// With `rdma_cm`. Needs the feature `rdmacm`.
     #[cfg(feature = "rdmacm")]
-    Cm(cm::rdmacm::Listener),
+    Cm(rdmacm::Listener),
     /// With `rdma_cm`, at this address. Needs the feature `rdmacm`.
     #[cfg(feature = "rdmacm")]
     CmAddress(HostAddress),
@@ -84,8 +81,8 @@ impl Bind {
 }
 
 #[cfg(feature = "rdmacm")]
-impl From<cm::rdmacm::Listener> for Bind {
-    fn from(listener: cm::rdmacm::Listener) -> Self {
+impl From<rdmacm::Listener> for Bind {
+    fn from(listener: rdmacm::Listener) -> Self {
         Self::Cm(listener)
     }
 }
@@ -187,40 +184,14 @@ impl Caller {
     }
 }
 
-/// Where to listen. The options are checked first: otherwise each peer would be refused for this side's mistake.
-pub(super) async fn enter(
-    on: OnThread<Bind>,
-    group: &AsyncGroup,
-    options: &Connect,
-) -> Result<Box<dyn Entrance>> {
-    let events = &group.shared().events;
-    match &*on {
-        Bind::Address(_) | Bind::Tcp(_) => check(group, options)?,
-        Bind::Datagrams(_) => options.check()?,
-        #[cfg(feature = "rdmacm")]
-        Bind::Cm(_) | Bind::CmAddress(_) => options.check_cm()?,
-    }
-    Ok(match on.into_inner() {
-        Bind::Address(address) => {
-            let listener = TcpListener::bind(&look_up(address).await?[..])?;
-            Box::new(TcpEntrance::new(listener, events)?)
-        }
-        Bind::Tcp(listener) => Box::new(TcpEntrance::new(listener, events)?),
-        #[cfg(feature = "rdmacm")]
-        Bind::CmAddress(address) => Box::new(cm::Requests::of(cm::bind(address).await?, events)?),
-        #[cfg(feature = "rdmacm")]
-        Bind::Cm(listener) => Box::new(cm::Requests::of(OnThread::new(listener), events)?),
-        Bind::Datagrams(datagrams) => Box::new(Clients::new(datagrams).await?),
-    })
-}
-
-struct TcpEntrance {
+/// Peers that connect over TCP.
+pub(super) struct TcpEntrance {
     listener: TcpListener,
     notifier: Box<dyn CqNotifier>,
 }
 
 impl TcpEntrance {
-    fn new(listener: TcpListener, events: &CqEvents) -> io::Result<Self> {
+    pub(super) fn new(listener: TcpListener, events: &CqEvents) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
         let notifier = events.another_notifier(listener.try_clone()?.into())?;
         Ok(Self { listener, notifier })
@@ -266,3 +237,6 @@ pub(super) const fn not_accepted(source: io::Error) -> ExchangeError {
     let what = "accept";
     ExchangeError::Tcp { what, source }
 }
+
+/// The most handshakes in progress.
+pub(super) const MAX_HANDSHAKES: usize = 256;

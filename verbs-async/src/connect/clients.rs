@@ -13,10 +13,9 @@ use verbs_channel::connect::{Met, PeerAddr};
 use verbs_channel::datagrams::Datagram;
 use verbs_channel::exchange::ExchangeError;
 
-use super::callers::{Caller, Entrance, Terms};
+use super::callers::{Caller, Entrance, MAX_HANDSHAKES, Terms};
 use super::datagrams::pool;
 use super::deadline::{Boxed, Deadline, Timer};
-use super::listener::MAX_HANDSHAKES;
 use crate::channel::AsyncChannel;
 use crate::datagrams::AsyncDatagrams;
 use crate::error::Result;

@@ -9,12 +9,11 @@ use verbs_channel::exchange::PeerEndpoint;
 use verbs_channel::verbs_core::path::DatagramEndpoint;
 use verbs_channel::{BufferPool, Connect};
 
-use super::Prepared;
 use super::deadline::Deadline;
 use crate::channel::AsyncChannel;
 use crate::datagrams::AsyncDatagrams;
 use crate::error::Result;
-use crate::group::AsyncGroup;
+use crate::group::{AsyncGroup, Prepared};
 use crate::threads;
 
 /// Datagrams of an exchange in flight at once. One that finds no buffer is lost, as if by the network.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::future::poll_fn;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::task::{self, Context, Poll};
 use std::time::{Duration, Instant};
@@ -12,8 +12,14 @@ use verbs_channel::connect::{Met, PeerAddr};
 use verbs_channel::engine::ConnectedMember;
 use verbs_channel::{Connect, DownReason, PreparedChannel};
 
-use super::callers::{Bind, Caller, Connecting, Entrance, HandshakeResult, Terms, enter};
-use super::deadline::{Boxed, Deadline, Progress, Timer, late_by};
+use super::callers::{
+    Bind, Caller, Connecting, Entrance, HandshakeResult, MAX_HANDSHAKES, TcpEntrance, Terms,
+};
+use super::clients::Clients;
+#[cfg(feature = "rdmacm")]
+use super::cm;
+use super::deadline::{Boxed, Deadline, Progress, Timer, late_by, look_up};
+use super::tcp::check;
 use crate::channel::AsyncChannel;
 use crate::error::Result;
 use crate::group::AsyncGroup;
@@ -218,6 +224,33 @@ impl Listener {
     }
 }
 
+/// Where to listen. The options are checked first: otherwise each peer would be refused for this side's mistake.
+async fn enter(
+    on: OnThread<Bind>,
+    group: &AsyncGroup,
+    options: &Connect,
+) -> Result<Box<dyn Entrance>> {
+    let events = &group.shared().events;
+    match &*on {
+        Bind::Address(_) | Bind::Tcp(_) => check(group, options)?,
+        Bind::Datagrams(_) => options.check()?,
+        #[cfg(feature = "rdmacm")]
+        Bind::Cm(_) | Bind::CmAddress(_) => options.check_cm()?,
+    }
+    Ok(match on.into_inner() {
+        Bind::Address(address) => {
+            let listener = TcpListener::bind(&look_up(address).await?[..])?;
+            Box::new(TcpEntrance::new(listener, events)?)
+        }
+        Bind::Tcp(listener) => Box::new(TcpEntrance::new(listener, events)?),
+        #[cfg(feature = "rdmacm")]
+        Bind::CmAddress(address) => Box::new(cm::Requests::of(cm::bind(address).await?, events)?),
+        #[cfg(feature = "rdmacm")]
+        Bind::Cm(listener) => Box::new(cm::Requests::of(OnThread::new(listener), events)?),
+        Bind::Datagrams(datagrams) => Box::new(Clients::new(datagrams).await?),
+    })
+}
+
 impl State {
     fn poll_accept(
         &mut self,
@@ -353,9 +386,6 @@ impl Handshake {
         }
     }
 }
-
-/// The most handshakes in progress.
-pub(super) const MAX_HANDSHAKES: usize = 256;
 
 /// How long this side waits for a peer before that may lose its place to another.
 const SILENCE: Duration = Duration::from_secs(2);

@@ -28,7 +28,7 @@ use crate::channel::AsyncChannel;
 use crate::datagrams::AsyncDatagrams;
 use crate::error::Result;
 use crate::events::CqEvents;
-use crate::group::AsyncGroup;
+use crate::group::{AsyncGroup, Prepared};
 use crate::threads::on_thread::OnThread;
 pub use callers::{Bind, HandshakeResult};
 #[cfg(feature = "rdmacm")]
@@ -36,9 +36,6 @@ pub use cm::{CmDatagramListener, CmDatagramRequest};
 use deadline::Deadline;
 pub use listener::Listener;
 use tcp::{check, dial};
-
-/// A channel to connect.
-type Prepared = OnThread<PreparedChannel<ConnectedMember>>;
 
 impl AsyncGroup {
     /// Connects a new channel to a peer that accepts, within the timeout of the [options](Connect): over TCP unless
@@ -211,7 +208,7 @@ impl AsyncGroup {
     pub fn accept_prepared(
         &self,
         prepared: PreparedChannel<ConnectedMember>,
-        request: cm::rdmacm::ConnectRequest,
+        request: verbs_channel::verbs_core::rdmacm::ConnectRequest,
         options: impl Into<Connect>,
     ) -> impl Future<Output = Result<Met<AsyncChannel>>> {
         // Not in the future: it may never be polled.

@@ -16,12 +16,11 @@ use verbs_channel::Connect;
 use verbs_channel::connect::{Met, PeerAddr};
 use verbs_channel::exchange::{Exchange, ExchangeError, Io, Side};
 
-use super::Prepared;
 use super::deadline::{Deadline, GRACE};
 use crate::channel::AsyncChannel;
 use crate::error::Result;
 use crate::events::CqEvents;
-use crate::group::AsyncGroup;
+use crate::group::{AsyncGroup, Prepared};
 use crate::notifier::CqNotifier;
 use crate::threads::Source;
 

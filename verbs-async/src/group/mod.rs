@@ -254,7 +254,7 @@ impl AsyncGroup {
     /// [`handshake`](Self::handshake) with a peer that may be a source of others.
     pub(crate) async fn handshake_with(
         &self,
-        member: OnThread<PreparedChannel<ConnectedMember>>,
+        member: Prepared,
         remote: QueuePairEndpoint,
         source: Option<Source>,
     ) -> Result<AsyncChannel> {
@@ -264,9 +264,7 @@ impl AsyncGroup {
     }
 
     /// [`prepare`](Self::prepare), on a helper thread.
-    pub(crate) async fn prepare_elsewhere(
-        &self,
-    ) -> Result<OnThread<PreparedChannel<ConnectedMember>>> {
+    pub(crate) async fn prepare_elsewhere(&self) -> Result<Prepared> {
         let factory = self.shared.factory.clone();
         let prepared = threads::run(move || factory.prepare()).await??;
         Ok(OnThread::new(prepared))
@@ -347,6 +345,9 @@ impl AsyncGroup {
         &self.shared.pd
     }
 }
+
+/// A channel to connect.
+pub(crate) type Prepared = OnThread<PreparedChannel<ConnectedMember>>;
 
 /// The default length of the backlog of each queue.
 const BACKLOG: usize = 1024;

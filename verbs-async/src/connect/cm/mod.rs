@@ -17,17 +17,15 @@ use verbs_channel::__private::{CmDatagrams, CmExchange, CmStep, HostAddress, Mee
 use verbs_channel::connect::{Met, PeerAddr};
 use verbs_channel::engine::ConnectedMember;
 use verbs_channel::exchange::{Exchange, ExchangeError};
-pub(super) use verbs_channel::verbs_core::rdmacm;
 use verbs_channel::verbs_core::rdmacm::{ConnectRequest, Connection, Pending, Step};
 use verbs_channel::{Connect, PreparedChannel};
 
-use super::Prepared;
 use super::deadline::{Deadline, GRACE};
 use super::tcp::Socket;
 use crate::channel::AsyncChannel;
 use crate::error::{Error, Result};
 use crate::events::CqEvents;
-use crate::group::AsyncGroup;
+use crate::group::{AsyncGroup, Prepared};
 use crate::threads::Source;
 use crate::threads::on_thread::OnThread;
 pub use datagrams::{CmDatagramListener, CmDatagramRequest};
