@@ -6,6 +6,7 @@
 
 mod by_manager;
 mod executor;
+mod iwarp;
 mod multicast;
 mod rails;
 
