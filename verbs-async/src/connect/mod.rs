@@ -208,7 +208,7 @@ impl AsyncGroup {
     pub fn accept_prepared(
         &self,
         prepared: PreparedChannel<ConnectedMember>,
-        request: verbs_channel::verbs_core::rdmacm::ConnectRequest,
+        request: cm::ConnectRequest,
         options: impl Into<Connect>,
     ) -> impl Future<Output = Result<Met<AsyncChannel>>> {
         // Not in the future: it may never be polled.

@@ -17,7 +17,8 @@ use verbs_channel::__private::{CmDatagrams, CmExchange, CmStep, HostAddress, Mee
 use verbs_channel::connect::{Met, PeerAddr};
 use verbs_channel::engine::ConnectedMember;
 use verbs_channel::exchange::{Exchange, ExchangeError};
-use verbs_channel::verbs_core::rdmacm::{ConnectRequest, Connection, Pending, Step};
+pub(super) use verbs_channel::verbs_core::rdmacm::ConnectRequest;
+use verbs_channel::verbs_core::rdmacm::{Connection, Pending, Step};
 use verbs_channel::{Connect, PreparedChannel};
 
 use super::deadline::{Deadline, GRACE};
