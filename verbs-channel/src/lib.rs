@@ -252,9 +252,10 @@
 //! | `engine/member/mod.rs` | is it within the limits of the queue pair and the port? |
 //! | `engine/member/credits.rs`, `engine/flight/room.rs` | credits, and a slot |
 //! | `verbs_core::QueuePair::post` | the driver |
+//! | `waiting/mod.rs` | the first poll, which returns the success if it is there |
 //! | `engine/complete.rs` | the completion queue: routes completions to their slots, returns credits |
-//! | `waiting/mod.rs`, `waiting/wait.rs`, `waiting/pause.rs` | until then: polls, spins, yields or sleeps |
-//! | `engine/take.rs` | takes the outcome, unless the first poll has returned it |
+//! | `waiting/wait.rs`, `waiting/pause.rs` | until then: polls, spins, yields or sleeps |
+//! | `engine/flight/mod.rs` | takes the outcome, unless the first poll has returned it |
 //! | `waiting/wait.rs`, `engine/teardown.rs` | after the deadline: the ladder |
 //!
 //! An owned buffer goes the same way through `channel/owned.rs` and `engine/submit/owned.rs`, where `verbs-async`

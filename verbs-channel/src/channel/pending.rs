@@ -138,7 +138,7 @@ impl Handle<'_, '_> {
     #[inline(never)]
     fn take_after_poll(&mut self) -> Option<Result<WorkSuccess, TransportError>> {
         let mut scope = self.scope;
-        if scope.with(|poller| poller.engine.is_pending(self.id)) {
+        if scope.with(|poller| poller.engine.flight.is_pending(self.id)) {
             scope.poll();
         }
         scope.run_afterwards();
@@ -157,7 +157,7 @@ impl Handle<'_, '_> {
     #[inline(never)]
     fn wait(&mut self) -> Result<WorkSuccess, TransportError> {
         let mut scope = self.scope;
-        if scope.with(|poller| poller.engine.is_pending(self.id)) {
+        if scope.with(|poller| poller.engine.flight.is_pending(self.id)) {
             scope.wait_or_abort(scope.at, self.id, None);
         }
         scope.run_afterwards();

@@ -184,7 +184,7 @@ fn wait_for_borrowed(
             Some(Queue::Send) => true,
             None => false,
         };
-        if is_awaited && !steps.wait_before(deadline, |engine| !engine.is_pending(id)) {
+        if is_awaited && !steps.wait_before(deadline, |engine| !engine.flight.is_pending(id)) {
             return Some(id);
         }
         next = steps.step(|poller| poller.engine.flight.after(id));

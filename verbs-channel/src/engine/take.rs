@@ -171,13 +171,7 @@ impl Engine {
     #[doc(hidden)]
     #[must_use]
     pub fn is_in_flight(&self, ticket: Ticket) -> bool {
-        self.place(ticket.channel).is_some() && self.is_pending(ticket.id)
-    }
-
-    /// Whether an operation is in flight.
-    #[inline(always)]
-    pub(crate) fn is_pending(&self, id: Id) -> bool {
-        self.flight.is_done(id) == Some(false)
+        self.place(ticket.channel).is_some() && self.flight.is_pending(ticket.id)
     }
 
     /// Whether nothing is in flight on a member.

@@ -116,7 +116,7 @@ pub(crate) trait Steps {
     /// Waits for one operation.
     #[inline]
     fn wait_for(&mut self, id: Id, timeout: Option<Duration>) -> bool {
-        self.wait_until(timeout, |engine| !engine.is_pending(id))
+        self.wait_until(timeout, |engine| !engine.flight.is_pending(id))
     }
 
     /// Waits for an operation on borrowed buffers, up to `timeout` or the channel's own, and aborts it after that.

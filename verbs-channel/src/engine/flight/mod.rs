@@ -294,6 +294,12 @@ impl Flight {
         Some(!self.find(id)?.is_in_flight())
     }
 
+    /// Whether the operation is in flight.
+    #[inline(always)]
+    pub(crate) fn is_pending(&self, id: Id) -> bool {
+        self.is_done(id) == Some(false)
+    }
+
     /// The failure of the operation, or of a request of it, and when that was, counted in failures.
     pub(crate) fn failure(&self, id: Id) -> Option<(TransportError, u32)> {
         let slot = self.find(id)?;
@@ -309,8 +315,7 @@ impl Flight {
     /// The same while the operation is in flight. An operation of the send queue completes without the
     /// peer's doing; a receive waits for the peer to send.
     pub(crate) fn borrowed_in_flight(&self, id: Id) -> Option<Queue> {
-        let is_in_flight = self.is_done(id) == Some(false);
-        is_in_flight.then(|| self.borrowed(id)).flatten()
+        self.is_pending(id).then(|| self.borrowed(id)).flatten()
     }
 
     /// The channel that a completion belongs to, and the queue.
