@@ -8,6 +8,7 @@ mod accept;
 #[path = "../offline/bench.rs"]
 mod bench;
 mod cached;
+mod clock;
 mod dropped;
 mod duty;
 mod gate;

@@ -2,20 +2,33 @@
 
 use std::io::Write as _;
 use std::net::TcpStream;
-use std::sync::Mutex;
-use std::thread;
+use std::pin::pin;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
+use tokio::task::yield_now;
 use verbs_async::Listener;
 use verbs_async::verbs_channel::exchange::{Exchange, ExchangeError, Io};
 
-use crate::accept;
-use crate::gate::{LONG, group};
+use crate::gate::{LONG, group, have_begun, held_preparations};
 use crate::listeners::{bind, connect, failure, on_all, on_one};
+use crate::{accept, clock};
+
+/// How long a peer may be silent while another waits.
+const SILENCE: Duration = Duration::from_secs(2);
+/// Further than the clock of any test moves on.
+const NEVER: Duration = Duration::from_secs(1 << 40);
 
 /// The peer at the other end of this stream is the next to arrive, since it was late.
 async fn loses_its_place(listener: &mut Listener, peer: &TcpStream) {
-    let arrival = listener.accept().await.unwrap();
+    let mut accepting = pin!(listener.accept());
+    let arrival = loop {
+        if let Some(arrival) = accepting.as_mut().now_or_never() {
+            break arrival.unwrap();
+        }
+        clock::jump(SILENCE);
+        yield_now().await;
+    };
     assert_eq!(arrival.peer, Some(peer.local_addr().unwrap().into()));
     let error = arrival.outcome.unwrap_err();
     assert!(
@@ -29,7 +42,7 @@ fn peer_that_shows_nothing_loses_its_place_to_one_that_comes() {
     on_one(|events| async move {
         let group = group(&events, 2);
         let (listener, address) = bind();
-        let listener = group.listen(listener, LONG).await.unwrap();
+        let listener = group.listen(listener, NEVER).await.unwrap();
         let mut listener = listener.max_handshakes(2);
         let silent = [(); 3].map(|()| TcpStream::connect(address).unwrap());
         let good = tokio::spawn(connect(group.clone(), address, LONG));
@@ -48,23 +61,23 @@ fn time_in_which_this_side_prepares_is_not_silence_of_the_peer() {
     on_one(|events| async move {
         let group = group(&events, 4);
         let (listener, address) = bind();
-        let listener = group.listen(listener, LONG).await.unwrap();
-        // Longer than a peer may be silent while another waits.
-        let pause = Mutex::new(Some(Duration::from_millis(2500)));
-        let listener = listener.prepare_with(move |group, _peer| {
-            let pause = pause.lock().unwrap().take();
-            thread::sleep(pause.unwrap_or_default());
-            group.prepare()
-        });
+        let listener = group.listen(listener, NEVER).await.unwrap();
         let mut listener = listener.max_handshakes(1);
-        let clients = [(); 2].map(|()| tokio::spawn(connect(group.clone(), address, LONG)));
-        let mut met = Vec::new();
-        for _ in &clients {
-            met.push(listener.accept().await.unwrap().outcome.unwrap());
+        let held = held_preparations(1);
+        let _peers = [(); 2].map(|()| TcpStream::connect(address).unwrap());
+        let mut accepting = pin!(listener.accept());
+        let begun = have_begun(&held, 1);
+        tokio::select! {
+            arrival = &mut accepting => panic!("{arrival:?}"),
+            () = begun => {}
         }
-        for client in clients {
-            met.push(client.await.unwrap().unwrap());
+        for _ in 0..100 {
+            clock::jump(SILENCE);
+            let arrival = accepting.as_mut().now_or_never();
+            assert!(arrival.is_none(), "{arrival:?}");
+            yield_now().await;
         }
+        drop(held);
     });
 }
 
@@ -73,7 +86,7 @@ fn peers_that_never_become_ready_lose_places_beyond_a_share() {
     on_one(|events| async move {
         let group = group(&events, 4);
         let (listener, address) = bind();
-        let listener = group.listen(listener, LONG).await.unwrap();
+        let listener = group.listen(listener, NEVER).await.unwrap();
         let mut listener = listener.max_handshakes(2);
         // They send their endpoints, and nothing more.
         let endpoint = group.prepare().unwrap().endpoint();

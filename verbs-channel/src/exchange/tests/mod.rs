@@ -412,19 +412,6 @@ fn connecting_without_a_listener_fails_by_the_deadline() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "Miri has no poll(2)")]
-fn connecting_waits_for_a_listener() {
-    let (listener, address) = listener();
-    drop(listener);
-    thread::scope(|threads| {
-        let connecting = threads.spawn(|| tcp::connect(&address.into(), Deadline::after(SECOND)));
-        thread::sleep(SOON);
-        let _listener = TcpListener::bind(address).unwrap();
-        assert!(connecting.join().unwrap().is_ok());
-    });
-}
-
-#[test]
 #[cfg_attr(miri, ignore = "Miri has no timeouts of sockets")]
 fn refused_peer_receives_the_reason_and_the_end() {
     let why = io::Error::other("no room");

@@ -170,20 +170,26 @@ pub fn seen(fault: &str, layer: &str, what: &str, within: Within) {
     );
 }
 
-/// Whether a row of the section `fault` has these cells: a layer, what is seen there, the limit, and a place.
+/// Whether a row of the section `fault` has these cells: a layer, the symptom, the limit, and a place.
 fn has_row(fault: &str, [layer, what, word, place]: &[&str; 4]) -> bool {
-    let sections = PAGE.split("\n# ");
-    let mut rows = sections
-        .filter(|section| section.lines().next() == Some(fault))
-        .flat_map(str::lines);
+    let has = |cell: &str, one: &str| cell.split(", ").any(|each| each == one);
     // Nobody has made the table on another kernel.
-    let is_new = !PAGE.contains(place);
-    rows.any(|row| {
-        let row = row.strip_prefix("| ").and_then(|row| row.strip_suffix(" |"));
-        let cells: Vec<_> = row.into_iter().flat_map(|row| row.split(" | ")).collect();
-        let has = |cell: &str, one: &str| cell.split(", ").any(|each| each == one);
-        matches!(cells[..], [layers, seen, limit, places]
-            if has(layers, layer) && seen == *what && limit == *word && (is_new || has(places, place)))
+    let is_new = !rows().any(|(_, [_, _, _, places])| has(places, place));
+    rows().any(|(section, [layers, seen, limit, places])| {
+        let here = is_new || has(places, place);
+        section == fault && has(layers, layer) && seen == *what && limit == *word && here
+    })
+}
+
+/// The rows of four cells of the page, each with its section.
+fn rows() -> impl Iterator<Item = (&'static str, [&'static str; 4])> {
+    PAGE.split("\n# ").flat_map(|section| {
+        let title = section.lines().next().unwrap_or_default();
+        section.lines().filter_map(move |row| {
+            let row = row.strip_prefix("| ")?.strip_suffix(" |")?;
+            let cells: Vec<_> = row.split(" | ").collect();
+            Some((title, cells.try_into().ok()?))
+        })
     })
 }
 
