@@ -65,84 +65,66 @@ fn help_is_no_failure_and_an_unknown_option_is_named() {
     }
 }
 
-/// The options that all programs share.
+/// Arguments that are refused, with what the error names.
 #[test]
-fn invalid_numbers_are_named() {
-    for (option, value) in [
-        ("--port", "65536"),
-        ("--port", "-1"),
-        ("--timeout", "0"),
-        ("--timeout", "-5"),
-        ("--wait", "soon"),
-        ("--ib-port", "0"),
-        ("--gid-idx", "256"),
-    ] {
-        let text = refused(PERF, &[option, value]);
-        assert!(text.contains(option) && text.contains(value), "{text}");
-        assert!(!text.contains("-- "), "{text}");
-    }
-    assert!(refused(PERF, &["-d"]).contains("--ib-dev"));
-}
-
-#[test]
-fn missing_arguments_are_named() {
-    let refused = |program: &str, words: &[&str]| {
-        let program = PROGRAMS.into_iter().find(|it| name(it) == program);
-        refused(program.unwrap(), words)
-    };
-    for program in ["kv_store", "async_kv"] {
-        assert!(refused(program, &["there"]).contains("what is to be done?"));
-    }
-    assert!(refused("async_kv", &[]).contains("which server?"));
-    assert!(refused("file_copy", &["there"]).contains("which file?"));
-}
-
-#[test]
-fn options_without_an_effect_are_named() {
-    for (words, option) in [
-        (&["--depth", "8", "there"][..], "--depth"),
-        (&["--layer", "tcp", "--events", "there"], "--events"),
-    ] {
-        assert!(refused(PERF, words).contains(option));
-    }
-}
-
-#[test]
-fn options_of_a_mounted_server_are_named() {
-    let text = run(P9_SERVER, &["--help"]).stdout;
-    assert!(String::from_utf8(text).unwrap().contains("mount -t 9p"));
-    assert!(refused(P9_SERVER, &[]).contains("--root"));
-    for (option, value) in [
-        ("--listen", "5640"),
-        ("--msize", "4095"),
-        ("--msize", "1048577"),
-        ("--depth", "0"),
-        ("--max-clients", "0"),
-        ("--timeout", "-5"),
-    ] {
-        let text = refused(P9_SERVER, &["--root", "/", option, value]);
-        assert!(text.contains(option) && text.contains(value), "{text}");
+fn invalid_arguments_are_named() {
+    let long = ["n"; 224].concat();
+    let mut refusals = vec![
+        // The options that all programs share, and those of one alone.
+        (PERF, "", "--port 65536", ""),
+        (PERF, "", "--port -1", ""),
+        (PERF, "", "--timeout 0", ""),
+        (PERF, "", "--wait soon", ""),
+        (PERF, "", "--ib-port 0", ""),
+        (PERF, "", "--gid-idx 256", ""),
+        (PERF, "", "-d", "--ib-dev"),
+        (P9_SERVER, "--root /", "--listen 5640", ""),
+        (P9_SERVER, "--root /", "--msize 4095", ""),
+        (P9_SERVER, "--root /", "--msize 1048577", ""),
+        (P9_SERVER, "--root /", "--depth 0", ""),
+        (P9_SERVER, "--root /", "--max-clients 0", ""),
+        (NVME_COPY, "there nqn write file", "--depth 0", ""),
+        (NVME_COPY, "there nqn write file", "--depth 128", ""),
+        (NVME_COPY, "there nqn write file", "--size 0", ""),
+        (NVME_COPY, "there nqn write file", "--namespace 0", ""),
+        // Missing ones.
+        (P9_SERVER, "", "", "--root"),
+        (NVME_COPY, "there", "", "<NQN>"),
+        (NVME_COPY, "there nqn erase file", "", "write, read, verify"),
+        (
+            env!("CARGO_BIN_EXE_kv_store"),
+            "there",
+            "",
+            "what is to be done?",
+        ),
+        (
+            env!("CARGO_BIN_EXE_async_kv"),
+            "there",
+            "",
+            "what is to be done?",
+        ),
+        (env!("CARGO_BIN_EXE_async_kv"), "", "", "which server?"),
+        (env!("CARGO_BIN_EXE_file_copy"), "there", "", "which file?"),
+        // Those without an effect.
+        (PERF, "--depth 8 there", "", "--depth"),
+        (PERF, "--layer tcp --events there", "", "--events"),
+    ];
+    let host = format!("--host-nqn {long}");
+    refusals.push((NVME_COPY, "there nqn write file", &host, ""));
+    for (program, before, wrong, named) in refusals {
+        let words = before.split(' ').chain(wrong.split(' '));
+        let words: Vec<_> = words.filter(|word| !word.is_empty()).collect();
+        let text = refused(program, &words);
+        let mut names = wrong.split(' ').filter(|_| named.is_empty());
+        assert!(names.all(|name| text.contains(name)), "{text}");
+        assert!(text.contains(named) && !text.contains("-- "), "{text}");
     }
 }
 
 #[test]
-fn options_of_an_initiator_are_named() {
-    let text = run(NVME_COPY, &["--help"]).stdout;
-    assert!(String::from_utf8(text).unwrap().contains("nvmet-rdma"));
-    assert!(refused(NVME_COPY, &["there"]).contains("<NQN>"));
-    let long = "n".repeat(224);
-    for (option, value) in [
-        ("--depth", "0"),
-        ("--depth", "128"),
-        ("--size", "0"),
-        ("--namespace", "0"),
-        ("--timeout", "-5"),
-        ("--host-nqn", &long),
-    ] {
-        let words = ["there", "nqn", "write", "file", option, value];
-        let text = refused(NVME_COPY, &words);
-        assert!(text.contains(option) && text.contains(value), "{text}");
+fn help_of_a_server_and_an_initiator_shows_their_peer() {
+    for (program, peer) in [(P9_SERVER, "mount -t 9p"), (NVME_COPY, "nvmet-rdma")] {
+        let text = run(program, &["--help"]).stdout;
+        assert!(String::from_utf8(text).unwrap().contains(peer));
     }
-    let why = refused(NVME_COPY, &["there", "nqn", "erase", "file"]);
-    assert!(why.contains("write, read, verify"), "{why}");
 }

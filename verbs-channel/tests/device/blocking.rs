@@ -1,11 +1,12 @@
 //! Blocking operations: one at a time, completed when the call returns.
 
+use std::fs;
 use std::time::{Duration, Instant};
 
 use verbs_channel::verbs_core::AccessFlags;
 use verbs_channel::verbs_core::codes::WcStatus;
-use verbs_channel::{Channel, Outgoing};
-use verbs_harness::{begin, faults};
+use verbs_channel::{Channel, Incoming, Outgoing, PollStrategy};
+use verbs_harness::{PATIENCE, begin, faults, until};
 
 use super::ends::{
     SOON, assert_timed_out, bounded, filled, inside, pair_of, stubborn, work_error, zeros,
@@ -51,4 +52,31 @@ fn rejected_write_flushes_the_peers_receives() {
     let error = ended.result.unwrap_err();
     faults::error(faults::QP_ERROR, "channel", &error, faults::at_once(start));
     assert!(b.is_down());
+}
+
+/// The processor time of this thread.
+fn cpu_time() -> Duration {
+    let stat = fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+    let nanos = stat.split(' ').next().unwrap().parse().unwrap();
+    Duration::from_nanos(nanos)
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn notified_wait_sleeps() {
+    let test = begin!();
+    if cpu_time().is_zero() && !until(SOON, || !cpu_time().is_zero()) {
+        return test.skip("this kernel does not count a thread's processor time");
+    }
+    let (mut a, _b) = inside(|pd| {
+        let builder = Channel::builder(pd).strategy(PollStrategy::Notify { after: 10 });
+        builder.timeout(PATIENCE).build().unwrap()
+    });
+    let mut into = zeros(&a, 8);
+    let before = cpu_time();
+    let wait = Duration::from_secs(1);
+    let result = a.run(Incoming::receive(into.scatter_element(..).unwrap()).timeout(wait));
+    let busy = cpu_time() - before;
+    assert_timed_out(result, &a);
+    assert!(busy < wait / 4, "busy for {busy:?} of {wait:?}");
 }

@@ -34,7 +34,6 @@ mod quick_start;
 #[cfg(feature = "rdmacm")]
 mod services;
 mod shared_receives;
-mod strategies;
 mod two_hosts;
 mod wire;
 

@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use fake_libibverbs::{assert_all_is_well, connected, ladder, with};
+use fake_libibverbs::{assert_all_is_well, calls_of, connected, ladder, with};
 use verbs_core::codes::Gid;
 use verbs_core::completion::CompletionChannel;
 use verbs_core::datagram::DatagramQueuePair;
@@ -17,15 +17,6 @@ use verbs_core::verbs_sys::ibv_alloc_pd;
 use verbs_core::{AccessFlags, CompletionQueue, Error, ProtectionDomain, QueuePair};
 use verbs_harness::child::{fork, in_the_child};
 use verbs_harness::logged;
-
-/// The verbs that this calls, but for the one that frees memory of this process.
-fn calls_of(run: impl FnOnce()) -> Vec<&'static str> {
-    with(|library| library.calls.clear());
-    run();
-    let mut calls = with(|library| library.calls.clone());
-    calls.retain(|verb| *verb != "ibv_free_device_list");
-    calls
-}
 
 fn handle(pd: &ProtectionDomain) -> AddressHandle {
     pd.create_ah(&AhAttr::new(1).dlid(7)).unwrap()

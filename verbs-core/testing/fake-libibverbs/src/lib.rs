@@ -216,6 +216,28 @@ pub fn posted() -> Vec<u64> {
     })
 }
 
+/// The verbs that this calls, but for the one that frees memory of this process.
+pub fn calls_of(run: impl FnOnce()) -> Vec<&'static str> {
+    with(|library| library.calls.clear());
+    run();
+    let mut calls = with(|library| library.calls.clone());
+    calls.retain(|verb| *verb != "ibv_free_device_list");
+    calls
+}
+
+/// Asserts that this calls no verb, polls and arms no queue, and changes no queue pair.
+pub fn assert_unused(run: impl FnOnce()) {
+    let count = || {
+        with(|library| {
+            let (polls, changes) = (library.rooms.len(), library.modified.len());
+            (polls, changes, library.armed.len())
+        })
+    };
+    let before = count();
+    assert_eq!(calls_of(run), [""; 0]);
+    assert_eq!(count(), before, "polls, changes and armings");
+}
+
 /// Whether there is something that this verb made.
 pub fn is_alive(verb: &str) -> bool {
     with(|library| library.live.iter().any(|live| live.verb == verb))
