@@ -19,13 +19,9 @@ impl Process {
     #[inline]
     #[must_use]
     pub fn current() -> Self {
-        // SAFETY: the pointer is null, or of a page that is never unmapped.
-        match unsafe { PAGE.load(Ordering::Acquire).as_ref() } {
-            Some(page) => match page.load(Ordering::Relaxed) {
-                0 => first(page),
-                number => Self(number),
-            },
-            None => map(),
+        match page().load(Ordering::Relaxed) {
+            0 => first(),
+            number => Self(number),
         }
     }
 
@@ -33,22 +29,35 @@ impl Process {
     #[inline]
     #[must_use]
     pub fn is_current(self) -> bool {
-        self == Self::current()
+        page().load(Ordering::Relaxed) == self.0 || self == Self::current()
     }
+}
+
+#[inline]
+fn page() -> &'static AtomicU32 {
+    // SAFETY: the pointer is of `NO_PAGE`, or of a page that is never unmapped.
+    unsafe { &*PAGE.load(Ordering::Acquire) }
 }
 
 /// The number of this process, on a page that is zeroed in the child of a fork, however it forks
 /// (`MADV_WIPEONFORK`).
 ///
 /// It is not the process's id: that takes a system call, and a child in a new PID namespace may have the same.
-static PAGE: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
+static PAGE: AtomicPtr<AtomicU32> = AtomicPtr::new((&raw const NO_PAGE).cast_mut());
+
+/// In the place of a page that is not mapped. It stays 0.
+static NO_PAGE: AtomicU32 = AtomicU32::new(0);
 
 /// The last number that was given out, in this process or in one that it descends from.
 static LAST: AtomicU32 = AtomicU32::new(0);
 
 /// The first call in a process.
 #[cold]
-fn first(page: &AtomicU32) -> Process {
+fn first() -> Process {
+    let page = page();
+    if ptr::eq(page, &raw const NO_PAGE) {
+        return map();
+    }
     // Before it is on the page: a child that is forked here does not get the same number.
     let number = LAST.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
     match page.compare_exchange(0, number, Ordering::Relaxed, Ordering::Relaxed) {
@@ -65,7 +74,7 @@ fn map() -> Process {
     };
     // No lock: a child that is forked here would wait for its holder forever.
     let (success, failure) = (Ordering::AcqRel, Ordering::Acquire);
-    match PAGE.compare_exchange(ptr::null_mut(), page, success, failure) {
+    match PAGE.compare_exchange((&raw const NO_PAGE).cast_mut(), page, success, failure) {
         Ok(_) => {}
         Err(_) => unmap(page.cast()),
     }
