@@ -104,14 +104,11 @@ impl Backing {
         this
     }
 
-    /// The range as an element, to be posted to a queue pair of this protection domain; inline or not.
+    /// The range as an element, to be posted to a queue pair of this protection domain, if it is not shared memory,
+    /// whose tag has a mark.
     #[inline(always)]
-    pub(crate) fn element(&self, pd: PdTag, is_inline: bool) -> Result<Sge, RejectReason> {
-        // One comparison for all that is in order, but for shared memory, whose tag has a mark.
-        if self.pd != pd {
-            return self.check(pd, is_inline);
-        }
-        Ok(self.element)
+    pub(crate) fn element_in(&self, pd: PdTag) -> Option<&Sge> {
+        (self.pd == pd).then_some(&self.element)
     }
 
     /// The range as an element, inline or not, and the protection domain that it can be posted in.
@@ -119,14 +116,15 @@ impl Backing {
     pub(crate) fn element_and_domain(&self, is_inline: bool) -> Result<(Sge, PdTag), RejectReason> {
         let pd = self.pd.not_shared();
         if self.pd != pd || pd == PdTag::NONE {
-            return Ok((self.check(pd, is_inline)?, pd));
+            return Ok((self.element(pd, is_inline)?, pd));
         }
         Ok((self.element, pd))
     }
 
+    /// The range as an element, to be posted to a queue pair of this protection domain; inline or not.
     #[cold]
     #[inline(never)]
-    fn check(&self, pd: PdTag, is_inline: bool) -> Result<Sge, RejectReason> {
+    pub(crate) fn element(&self, pd: PdTag, is_inline: bool) -> Result<Sge, RejectReason> {
         let len = self.range.len() as u64;
         // Memory without any registration has no domain either.
         if self.pd == PdTag::NONE && len > u64::from(u32::MAX) {
@@ -351,11 +349,15 @@ impl SharedPool {
     }
 
     /// A block that was free is taken.
+    #[expect(
+        clippy::mem_forget,
+        reason = "a free block has no pool, which would be dropped"
+    )]
     #[inline(always)]
     pub(crate) fn owner(self: &Arc<Self>, block: Free<Backing>) -> Owner {
         let mut owner = Owner::of_free(block);
         if let Memory::Block { pool, .. } = &mut owner.memory {
-            *pool = Some(Arc::clone(self));
+            mem::forget(pool.replace(Arc::clone(self)));
         }
         owner
     }

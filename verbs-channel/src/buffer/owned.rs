@@ -115,12 +115,21 @@ impl OwnedBuffer {
         }
     }
 
-    /// The range as an element, to be posted in this protection domain.
-    #[inline(always)]
+    /// The range as an element, to be posted in this protection domain, inline or not.
     pub(crate) fn element(&self, pd: PdTag, is_inline: bool) -> Result<Sge, RejectReason> {
+        match (self.element_in(pd), &self.backing) {
+            (Some(element), _) => Ok(*element),
+            (None, Some(backing)) => backing.element(pd, is_inline),
+            (None, None) => Ok(NOTHING),
+        }
+    }
+
+    /// [`element`](Self::element) in the usual case: the memory can be borrowed, and is of this protection domain.
+    #[inline(always)]
+    pub(crate) fn element_in(&self, pd: PdTag) -> Option<&Sge> {
         match &self.backing {
-            None => Ok(NOTHING),
-            Some(backing) => backing.element(pd, is_inline),
+            None => Some(&NOTHING),
+            Some(backing) => backing.element_in(pd),
         }
     }
 

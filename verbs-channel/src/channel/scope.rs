@@ -37,13 +37,8 @@ pub struct PollingScope<'scope, 'env: 'scope> {
 /// How a scope ends.
 #[derive(Clone, Copy, Debug)]
 enum ScopeEnd {
-    /// Its closure returned `Ok`: it waits for its operations, up to the channel's timeout.
-    Finished {
-        /// Nothing was in flight when it began.
-        began_idle: bool,
-        /// How its receives in flight end.
-        receives: Leftover,
-    },
+    /// Its closure returned `Ok`: it waits for its operations, up to the channel's timeout. Its receives end so.
+    Finished(Leftover),
     /// Its closure has to take all outcomes, and returned `Ok`: its operations in flight are aborted.
     Manual,
     /// Its closure failed: it waits for its operations of the send queue, up to the drain timeout, and aborts those in
@@ -69,7 +64,6 @@ pub(crate) fn scope<'env, T, E>(
     is_manual: bool,
     closure: impl for<'scope> FnOnce(&'scope PollingScope<'scope, 'env>) -> Result<T, E>,
 ) -> Result<T, ScopeError<E>> {
-    let began_idle = poller.engine.is_idle_at(at);
     let scope = PollingScope {
         poller: UnsafeCell::new(poller),
         at,
@@ -87,14 +81,7 @@ pub(crate) fn scope<'env, T, E>(
         Ok(Ok(_)) if scope.with(|poller| has_finished(poller, at)) => Ok(()),
         Ok(Ok(_)) => {
             let receives = scope.receives.get();
-            end_scope(
-                &mut &scope,
-                at,
-                ScopeEnd::Finished {
-                    began_idle,
-                    receives,
-                },
-            )
+            end_scope(&mut &scope, at, ScopeEnd::Finished(receives))
         }
         // The closure's own failure is returned; this one is the channel's down reason.
         Ok(Err(_)) | Err(_) => end_scope(&mut &scope, at, ScopeEnd::Failed),
@@ -128,26 +115,15 @@ fn has_finished(poller: &mut Poller, at: u32) -> bool {
 #[inline(never)]
 fn end_scope(steps: &mut impl Steps, at: u32, end: ScopeEnd) -> Result<(), TransportError> {
     let receives = match end {
-        ScopeEnd::Finished { receives, .. } => receives,
+        ScopeEnd::Finished(receives) => receives,
         ScopeEnd::Manual | ScopeEnd::Failed => Leftover::Awaited,
     };
     let reason = match end {
         // The operations in flight are the parent's, and the device does not access this process's memory.
         _ if steps.step(|poller| poller.engine.is_in_child()) => DownReason::Closed,
-        ScopeEnd::Finished { began_idle, .. } => {
+        ScopeEnd::Finished(_) => {
             let timeout = steps.step(|poller| poller.config.timeout);
             let deadline = Deadline::after(timeout);
-            if began_idle && receives == Leftover::Awaited {
-                // Everything in flight is the scope's.
-                let has_ended = |engine: &Engine| {
-                    let member = engine.member(at);
-                    engine.is_idle_at(at) || member.is_none_or(|member| member.down().is_some())
-                };
-                steps.wait_before(deadline, has_ended);
-                if steps.step(|poller| poller.engine.is_done_and_up(at)) {
-                    return Ok(());
-                }
-            }
             if let Some(late) = wait_for_borrowed(steps, at, deadline, receives) {
                 steps.abort_late(at, late, timeout);
             }

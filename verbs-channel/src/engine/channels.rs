@@ -405,13 +405,12 @@ impl fmt::Display for Engine {
         }
         for id in self.channels() {
             let counts = self.channel_counters(id).read();
-            let in_flight = self.in_flight(id, Queue::Send) + self.in_flight(id, Queue::Receive);
             write!(f, "\n{id}: ")?;
             match self.down_reason(id) {
                 Some(reason) => write!(f, "down, {reason}: ")?,
                 None => write!(f, "up: ")?,
             }
-            write!(f, "{in_flight} in flight, {counts}")?;
+            write!(f, "{counts}")?;
         }
         Ok(())
     }

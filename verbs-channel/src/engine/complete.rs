@@ -10,7 +10,6 @@ use super::flight::{Flight, Id, shared_place};
 use super::shared::Shared;
 use crate::engine::SlotBuffer;
 use crate::error::{DownReason, Queue};
-use crate::request::opcode_in;
 
 impl Engine {
     /// Polls once, and dispatches the completions. Returns how many. The results of operations on
@@ -22,15 +21,16 @@ impl Engine {
         Ok(found)
     }
 
-    /// Polls one completion for an operation of this member that is in flight. If it is the operation's success, the
-    /// operation ends, and this returns it with what `take` takes out of the slot. Otherwise, or if that is nothing,
-    /// that completion and up to 16 others are dispatched.
+    /// Polls one completion for an operation of this member that is in flight. If it is the operation's success, and its
+    /// slot `has` what `take` takes out of it, the operation ends, and this returns both. Otherwise that completion and
+    /// up to 16 others are dispatched.
     #[inline(always)]
     pub(crate) fn poll_for<T>(
         &mut self,
         at: u32,
         id: Id,
-        take: impl FnOnce(&mut Option<SlotBuffer>) -> Option<T>,
+        has: impl FnOnce(&Option<SlotBuffer>) -> bool,
+        take: impl FnOnce(&mut Option<SlotBuffer>) -> T,
     ) -> Option<(&WorkSuccess, T)> {
         let mut posted = self.flight.posted(at, id)?;
         let (one, _others) = self.poll_slots.split_at_mut(1);
@@ -39,18 +39,17 @@ impl Engine {
             Err(error) => return self.poll_failed(error),
         };
         let first = found.as_slice().first()?;
-        if first.wr_id() != id.wr_id() || first.success().is_none() {
+        if first.success().is_none() || first.wr_id() != id.wr_id() || !has(posted.buffer()) {
             return self.dispatch_first();
         }
-        let Some(taken) = take(posted.buffer()) else {
-            return self.dispatch_first();
-        };
-        posted.end();
         // Not copied: the caller copies it to its place.
         let [first, ..] = PollSlot::completions(&self.poll_slots).as_slice() else {
             return None;
         };
-        Some((first.success()?, taken))
+        let success = first.success()?;
+        let taken = take(posted.buffer());
+        posted.end();
+        Some((success, taken))
     }
 
     /// Dispatches the only completion that was found, and then all others.
@@ -143,16 +142,8 @@ fn dispatch_one(
         Ok(success) => return flight.succeed_slowly(Id::of(wr_id), &success),
         Err(error) => error,
     };
-    let error = match queue {
-        Queue::Receive => error.for_opcode(WcOpcode::RECV),
-        Queue::Send => {
-            let sent = flight.sent(wr_id).and_then(|(flags, owned)| {
-                let of_several = owned.and_then(|owned| owned.flags(Id::place_of(wr_id)));
-                opcode_in(of_several.unwrap_or(flags))
-            });
-            sent.map_or(error, |opcode| error.for_opcode(opcode))
-        }
-    };
+    let opcode = flight.opcode(wr_id);
+    let error = opcode.map_or(error, |opcode| error.for_opcode(opcode));
     let Some(member) = flight.members.get_mut(at as usize) else {
         return;
     };

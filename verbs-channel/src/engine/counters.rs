@@ -18,10 +18,15 @@ pub struct Counters {
     pub(super) channel: Option<(Arc<Cells>, Counts)>,
 }
 
-/// The values of [`Counters`] at one time, which only grow.
+/// The values of [`Counters`] at one time. All but [`depth`](Self::depth) only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counts {
+    /// Requests that were posted, to both queues. One that the driver refuses is taken back.
+    pub posted: u64,
+    /// Bytes of the messages of the requests that were posted to the send queue: sent, written, read. Those that arrive
+    /// are counted by the peer that sends them.
+    pub bytes: u64,
     /// Requests that have completed, of both queues: successes, failures and aborts.
     pub completed: u64,
     /// Completed requests of operations that failed or are stuck.
@@ -30,6 +35,14 @@ pub struct Counts {
     pub aborted: u64,
     /// How long threads slept in waits for completions of the channel, or of any channel of its group.
     pub asleep: Duration,
+}
+
+impl Counts {
+    /// Requests that were in flight: posted, and not completed.
+    #[must_use]
+    pub const fn depth(&self) -> u64 {
+        self.posted.saturating_sub(self.completed)
+    }
 }
 
 impl Counters {
@@ -49,6 +62,8 @@ impl Counters {
 /// Counts of the place of a channel. Only the thread that has the engine writes to it.
 #[derive(Debug, Default)]
 pub(crate) struct Cells {
+    posted: AtomicU64,
+    bytes: AtomicU64,
     completed: AtomicU64,
     failed: AtomicU64,
     aborted: AtomicU64,
@@ -70,8 +85,17 @@ fn add(cell: &AtomicU64, more: u64) {
 }
 
 impl Cells {
-    /// They were not posted, after all.
-    pub(crate) fn cancel(&self, requests: u64) {
+    /// Requests are posted, to the send queue with this number of bytes.
+    #[inline(always)]
+    pub(crate) fn post(&self, requests: u16, bytes: u64) {
+        add(&self.posted, requests.into());
+        add(&self.bytes, bytes);
+    }
+
+    /// They were not, after all; and they are counted as completed.
+    pub(crate) fn cancel(&self, requests: u64, bytes: u64) {
+        add(&self.posted, requests.wrapping_neg());
+        add(&self.bytes, bytes.wrapping_neg());
         add(&self.completed, requests.wrapping_neg());
     }
 
@@ -99,10 +123,13 @@ impl Cells {
 
     fn read(&self) -> Counts {
         let read = |cell: &AtomicU64| cell.load(Ordering::Relaxed);
+        // In this order, and so that no more have completed than were posted.
         Counts {
-            completed: read(&self.completed),
             failed: read(&self.failed),
             aborted: read(&self.aborted),
+            completed: read(&self.completed),
+            posted: read(&self.posted),
+            bytes: read(&self.bytes),
             asleep: Duration::ZERO,
         }
     }
@@ -143,6 +170,8 @@ impl Places {
 
 impl AddAssign for Counts {
     fn add_assign(&mut self, other: Self) {
+        self.posted += other.posted;
+        self.bytes += other.bytes;
         self.completed += other.completed;
         self.failed += other.failed;
         self.aborted += other.aborted;
@@ -156,6 +185,8 @@ impl Sub for Counts {
     /// The difference since an earlier time.
     fn sub(self, earlier: Self) -> Self {
         Self {
+            posted: self.posted.saturating_sub(earlier.posted),
+            bytes: self.bytes.saturating_sub(earlier.bytes),
             completed: self.completed.saturating_sub(earlier.completed),
             failed: self.failed.saturating_sub(earlier.failed),
             aborted: self.aborted.saturating_sub(earlier.aborted),
@@ -167,14 +198,17 @@ impl Sub for Counts {
 impl fmt::Display for Counts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
+            posted,
+            bytes,
             completed,
             failed,
             aborted,
             ..
         } = *self;
+        let depth = self.depth();
         write!(
             f,
-            "{completed} completed, {failed} failed, {aborted} aborted"
+            "{posted} posted with {bytes} bytes, {depth} in flight, {completed} completed, {failed} failed, {aborted} aborted"
         )
     }
 }

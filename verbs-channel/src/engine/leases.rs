@@ -17,7 +17,7 @@ use crate::buffer::Leaked;
 use crate::channel_id::ChannelId;
 use crate::error::{DownReason, Queue, RejectReason};
 use crate::lease::LeaseRequest;
-use crate::request::opcode_flag;
+use crate::request::Opcodes;
 
 impl Engine {
     /// Makes the leases of its channels.
@@ -44,11 +44,12 @@ impl Engine {
         let Some(at) = self.place(channel).filter(|_| channel == request.channel()) else {
             return Err(RejectReason::GONE);
         };
-        let reservation = Reservation::new(at, Queue::Send, BufferOwner::Slot);
-        let flags = opcode_flag(request.opcode());
-        let Some((ticket, qp)) = self.flight.take(reservation, flags) else {
+        let opcodes = Opcodes::of(request.opcode());
+        let reservation = Reservation::new(at, opcodes, BufferOwner::Slot);
+        let Some((ticket, qp, cells)) = self.flight.take(reservation) else {
             return Err(self.rejection(at, Queue::Send, reservation.credits));
         };
+        cells.post(1, 0);
         let (posted, kept) = request.post(|request| {
             set_options(request, ticket.id.wr_id(), IBV_SEND_SIGNALED.0);
             // SAFETY: the request has no elements. The entry of the lease keeps the window, and the region that it is bound
@@ -56,9 +57,9 @@ impl Engine {
             let posted = unsafe { qp.post(slice::from_mut(request)) };
             posted.map_err(RejectReason::Post)
         });
-        let posted = self.settle(ticket, posted);
+        let posted = self.settle(ticket, posted, 0);
         // The lease has its memory, if it was not posted.
-        self.keep(posted, SlotBuffer::Buffer(kept))
+        self.keep(posted, || SlotBuffer::Buffer(kept))
             .map_err(|(reason, _)| reason)
     }
 

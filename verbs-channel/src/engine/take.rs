@@ -37,10 +37,10 @@ impl Engine {
         if self.member(at)?.id != ticket.channel {
             return None;
         }
-        let (success, owned) = self.poll_for(at, ticket.id, Option::take)?;
+        let (success, owned) = self.poll_for(at, ticket.id, Option::is_some, Option::take)?;
         let outcome = Outcome {
             result: Ok(*success),
-            owned: Some(owned),
+            owned,
         };
         Some(Completed::new(ticket, outcome))
     }
@@ -68,12 +68,10 @@ impl Engine {
     #[inline(always)]
     pub fn poll_success(&mut self, ticket: Ticket) -> Option<(&WorkSuccess, OwnedBuffer)> {
         let at = self.place(ticket.channel)?;
-        self.poll_for(at, ticket.id, |place| match place.take() {
-            Some(SlotBuffer::Buffer(buffer)) => Some(buffer),
-            other => {
-                *place = other;
-                None
-            }
+        let has = |place: &Option<SlotBuffer>| matches!(place, Some(SlotBuffer::Buffer(_)));
+        self.poll_for(at, ticket.id, has, |place| match place.take() {
+            Some(SlotBuffer::Buffer(buffer)) => buffer,
+            _ => OwnedBuffer::empty(),
         })
     }
 

@@ -149,6 +149,8 @@ struct Inner {
     built: Option<Built>,
     // The requests that are started.
     range: Range<usize>,
+    // The bytes of these; `None` if they are to be added up.
+    bytes: Option<u64>,
     // Length of the prefix known to have succeeded.
     done: usize,
 }
@@ -190,6 +192,7 @@ impl OwnedChain {
                 inner: Box::new(Inner {
                     built,
                     range: 0..requests.len(),
+                    bytes: None,
                     done: 0,
                     requests,
                 }),
@@ -253,6 +256,7 @@ impl OwnedChain {
         request: impl Into<OwnedRequest>,
     ) -> Result<OwnedBuffer, Rejected<OwnedRequest, RejectReason>> {
         let request = request.into();
+        self.inner.bytes = None;
         let Inner {
             requests, built, ..
         } = &mut *self.inner;
@@ -270,6 +274,7 @@ impl OwnedChain {
     /// Takes a request out, which becomes a send without bytes.
     pub(crate) fn take(&mut self, index: usize) -> Option<OwnedRequest> {
         let blank = Outgoing::send(OwnedBuffer::empty()).into();
+        self.inner.bytes = None;
         let Inner {
             requests, built, ..
         } = &mut *self.inner;
@@ -303,6 +308,7 @@ impl OwnedChain {
     pub fn set_range(&mut self, range: impl RangeBounds<usize>) -> Result<()> {
         let range = within(range, self.len())?;
         self.inner.range = range;
+        self.inner.bytes = None;
         self.inner.done = 0;
         Ok(())
     }
@@ -336,6 +342,21 @@ impl OwnedChain {
     #[must_use]
     pub fn into_requests(self) -> Vec<OwnedRequest> {
         self.inner.requests
+    }
+
+    /// The bytes of the requests in its range.
+    #[inline]
+    pub(crate) fn bytes(&mut self) -> u64 {
+        let Inner {
+            requests,
+            range,
+            bytes,
+            ..
+        } = &mut *self.inner;
+        *bytes.get_or_insert_with(|| {
+            let started = requests.get(range.clone()).unwrap_or_default().iter();
+            started.map(|request| request.buffer.len() as u64).sum()
+        })
     }
 
     /// Its requests for the driver, and the range that is to be posted; `None` if that is empty.

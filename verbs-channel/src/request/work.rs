@@ -13,6 +13,7 @@ use verbs_core::work_request::{AtomicWorkRequest, WorkRequest};
 use verbs_core::{ReadWorkRequest, RemoteMemoryRegion, SendWorkRequest, WriteWorkRequest};
 
 use super::list::{GatherList, ScatterList};
+use super::opcodes::Opcodes;
 use crate::error::{Queue, RejectReason};
 
 /// A request: [`Outgoing`] or [`Incoming`].
@@ -258,7 +259,7 @@ both!(Incoming of ScatterList);
 pub struct Op {
     kind: Kind,
     extra: Extra,
-    // The flags of C, and that of its opcode.
+    // The flags of C, and its opcode above them.
     flags: u32,
 }
 
@@ -287,17 +288,17 @@ impl Op {
 
     #[inline(always)]
     const fn new(kind: Kind) -> Self {
-        let flags = match kind {
-            Kind::Send => opcode_flag(WcOpcode::SEND),
-            Kind::Write(_) => opcode_flag(WcOpcode::RDMA_WRITE),
-            Kind::Read(_) => opcode_flag(WcOpcode::RDMA_READ),
-            Kind::CompareAndSwap(..) | Kind::FetchAndAdd(..) => opcode_flag(WcOpcode::COMP_SWAP),
-            Kind::Receive => 0,
+        let opcode = match kind {
+            Kind::Send => WcOpcode::SEND,
+            Kind::Write(_) => WcOpcode::RDMA_WRITE,
+            Kind::Read(_) => WcOpcode::RDMA_READ,
+            Kind::CompareAndSwap(..) | Kind::FetchAndAdd(..) => WcOpcode::COMP_SWAP,
+            Kind::Receive => WcOpcode::RECV,
         };
         Self {
             kind,
             extra: Extra::None,
-            flags,
+            flags: Opcodes::of(opcode).in_flags(),
         }
     }
 
@@ -347,10 +348,9 @@ impl Op {
         self.flags & IBV_SEND_INLINE.0 != 0
     }
 
-    /// The flags of C, and that of its opcode.
     #[inline(always)]
-    pub(crate) const fn flags(&self) -> u32 {
-        self.flags
+    pub(crate) const fn opcodes(&self) -> Opcodes {
+        Opcodes::in_these(self.flags)
     }
 
     /// The flags of C of a request that has a completion.
@@ -361,7 +361,7 @@ impl Op {
 
     #[inline(always)]
     const fn unsignaled(&self) -> u32 {
-        self.flags & (OPCODES - 1)
+        self.flags & (Opcodes::ONE - 1)
     }
 
     /// Requirements of a request over these elements on a queue pair.
@@ -456,7 +456,7 @@ pub(crate) struct Needs {
     pub(crate) is_shared: bool,
     // Not by its flag: the compiler knows of most requests whether they are.
     pub(crate) is_read: bool,
-    /// Their flags, and their [opcodes](opcode_flag).
+    /// Their flags, and their [opcodes](Opcodes) above them.
     pub(crate) flags: u32,
 }
 
@@ -475,23 +475,4 @@ impl Needs {
     pub(crate) const fn is_inline(&self) -> bool {
         self.flags & IBV_SEND_INLINE.0 != 0
     }
-}
-
-/// The first flag of an opcode, above those of C.
-const OPCODES: u32 = 1 << 16;
-
-/// A flag for the opcode of a request. Both atomics have the same, since their failures have the same causes.
-#[inline(always)]
-pub(crate) const fn opcode_flag(opcode: WcOpcode) -> u32 {
-    match opcode {
-        WcOpcode::FETCH_ADD => opcode_flag(WcOpcode::COMP_SWAP),
-        opcode => OPCODES << opcode.as_raw(),
-    }
-}
-
-/// The opcode of requests with these flags, if all have the same.
-pub(crate) fn opcode_in(flags: u32) -> Option<WcOpcode> {
-    let opcodes = flags / OPCODES;
-    let is_one = opcodes.is_power_of_two();
-    is_one.then(|| WcOpcode::from_raw(opcodes.trailing_zeros()))
 }

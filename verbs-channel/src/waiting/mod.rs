@@ -91,7 +91,7 @@ impl Poller {
     #[inline(always)]
     pub(crate) fn poll_borrowed(&mut self, at: u32, id: Id) -> Option<WorkSuccess> {
         self.count(1);
-        let (success, ()) = self.engine.poll_for(at, id, |_| Some(()))?;
+        let (success, ()) = self.engine.poll_for(at, id, |_| true, |_| ())?;
         Some(*success)
     }
 

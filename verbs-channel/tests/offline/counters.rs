@@ -4,8 +4,9 @@ use std::thread;
 use std::time::Duration;
 
 use fake_libibverbs::with;
+use verbs_channel::request::OwnedChain;
 use verbs_channel::verbs_core::verbs_sys::{IBV_WC_REM_ACCESS_ERR, IBV_WC_WR_FLUSH_ERR};
-use verbs_channel::{BufferPool, Channel, PollStrategy, TransportError};
+use verbs_channel::{BufferPool, Channel, Outgoing, OwnedBuffer, PollStrategy, TransportError};
 
 use crate::fake_device::{
     channel, connected, ends, forget_the_past, join, pd, posted, refuse, succeeds,
@@ -26,7 +27,8 @@ fn requests_are_counted_by_how_they_end_and_read_by_any_thread() {
     channel.start_receive(pool.take().unwrap()).unwrap();
     let elsewhere = counters.clone();
     let now = thread::spawn(move || elsewhere.read()).join().unwrap();
-    assert_eq!(now.completed, 1);
+    assert_eq!((now.posted, now.completed, now.depth()), (5, 1, 4));
+    assert_eq!(now.bytes, 10 + 3 * 64);
     let requests = posted();
     let [.., first, second, third, receive] = requests[..] else {
         panic!("{requests:?}");
@@ -40,8 +42,12 @@ fn requests_are_counted_by_how_they_end_and_read_by_any_thread() {
     }
     let now = counters.read();
     assert_eq!((now.completed, now.failed, now.aborted), (5, 1, 2));
+    assert_eq!((now.posted, now.depth()), (5, 0));
     let text = now.to_string();
-    assert!(text.contains("5 completed, 1 failed, 2 aborted"), "{text}");
+    assert!(
+        text.contains("5 posted with 202 bytes, 0 in flight, 5 completed, 1 failed, 2 aborted"),
+        "{text}"
+    );
     // It is down: nothing is posted.
     assert!(channel.receive(bytes.scatter_element(..).unwrap()).is_err());
     assert_eq!(counters.read(), now);
@@ -69,13 +75,14 @@ fn channel_in_the_place_of_another_counts_from_zero_and_its_group_goes_on() {
     assert_eq!(first.read().completed, 100);
     let text = group.to_string();
     assert!(
-        text.lines().count() == 3 && text.starts_with("fake0: 2 open channels: 100 completed"),
+        text.lines().count() == 3
+            && text.starts_with("fake0: 2 open channels: 100 posted with 6400 bytes, 0 in flight"),
         "{text}"
     );
     group.remove(ids[0]).unwrap();
     let again = join(&mut group);
     let again = group.channel(again).unwrap().counters();
-    assert_eq!((again.read().completed, all.read().completed), (0, 100));
+    assert_eq!((again.read(), all.read().posted), (Default::default(), 100));
 }
 
 #[test]
@@ -91,4 +98,38 @@ fn time_asleep_is_counted() {
     assert!(matches!(ended, Err(TransportError::Aborted(_))));
     let asleep = channel.counters().read().asleep;
     assert!(asleep > Duration::from_millis(5), "{asleep:?}");
+}
+
+#[test]
+fn bytes_of_batches_and_chains_are_those_of_the_requests_that_are_posted() {
+    let mut channel = channel();
+    let counters = channel.counters();
+    let pool = BufferPool::new(channel.pd(), 64, 8).unwrap();
+    with(|library| library.completes_sends = true);
+    let sends = |count| {
+        let blocks = std::iter::from_fn(|| pool.take()).take(count);
+        blocks.map(|block| Outgoing::send(block).into()).collect()
+    };
+    let batch = channel.start_batch(sends(3)).unwrap();
+    channel.wait(batch, None).unwrap().unwrap().result.unwrap();
+    assert_eq!(counters.read().bytes, 3 * 64);
+    // The same chain, whole, with one request replaced, and a part of it.
+    let mut chain = OwnedChain::new(sends(4)).unwrap();
+    for (posted, bytes) in [(7, 7 * 64), (11, 10 * 64), (13, 11 * 64)] {
+        let ticket = channel.start_chain(chain).unwrap();
+        chain = channel.wait(ticket, None).unwrap().unwrap().chain.unwrap();
+        let now = counters.read();
+        assert_eq!((now.posted, now.bytes), (posted, bytes));
+        drop(chain.set(0, Outgoing::send(OwnedBuffer::empty())).unwrap());
+        chain
+            .set_range(if posted == 7 { 0..4 } else { 0..2 })
+            .unwrap();
+    }
+    let bytes = channel.pd().reg_mr(vec![0_u8; 10]).unwrap();
+    let requests = [0..3, 3..10].map(|part| Outgoing::send(bytes.gather_element(part).unwrap()));
+    let before = counters.read().bytes;
+    channel
+        .scope(|scope| scope.post_batch(requests).map(drop))
+        .unwrap();
+    assert_eq!(counters.read().bytes, before + 10);
 }

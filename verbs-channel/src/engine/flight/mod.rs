@@ -22,6 +22,7 @@
 
 use std::{iter, mem};
 
+use verbs_core::codes::WcOpcode;
 use verbs_core::{WorkCompletion, WorkSuccess};
 
 use super::member::{Budget, BufferOwner, Credits, Member, NONE, Reservation};
@@ -114,11 +115,12 @@ impl Flight {
             BufferOwner::Detached => false,
             BufferOwner::Slot | BufferOwner::Claimed | BufferOwner::Caller => true,
         };
+        let slots = self.slots.as_mut_slice();
         let mut free = credits.slots.free;
-        let mut left = found;
-        while let Some((completion, others)) = left.split_first() {
+        let mut left = found.iter();
+        while let Some(completion) = left.as_slice().first() {
             let id = Id::of(completion.wr_id());
-            let Some(slot) = self.slots.get_mut(id.own_index() as usize) else {
+            let Some(slot) = slots.get_mut(id.own_index() as usize) else {
                 break;
             };
             if slot.id != id || slot.reservation.word() != reservation.word() {
@@ -131,17 +133,17 @@ impl Flight {
                 slot.reservation.credits = 0;
                 slot.outcome = SlotOutcome::Success(*success);
                 if owner == BufferOwner::Slot {
-                    self.ready.push(&mut self.slots, id.own_index());
+                    self.ready.push(slots, id.own_index());
                 }
                 credits.slots.untaken += u32::from(owner == BufferOwner::Borrowed);
             } else {
                 slot.free(&mut free, id.own_index());
             }
-            left = others;
+            left.next();
         }
         credits.slots.free = free;
-        credits.give_back_to_share(reservation.queue, found.len() - left.len());
-        left
+        credits.give_back_to_share(reservation.queue(), found.len() - left.len());
+        left.as_slice()
     }
 
     /// [`succeed`](Self::succeed) for any operation: its slot may be common, or another request of its batch may have
@@ -308,8 +310,8 @@ impl Flight {
 
     /// The queue of an operation on buffers of a scope or a call.
     pub(crate) fn borrowed(&self, id: Id) -> Option<Queue> {
-        let Reservation { owner, queue, .. } = self.find(id)?.reservation;
-        owner.is_borrowed().then_some(queue)
+        let reservation = self.find(id)?.reservation;
+        (reservation.owner.is_borrowed()).then_some(reservation.queue())
     }
 
     /// The same while the operation is in flight. An operation of the send queue completes without the
@@ -320,14 +322,16 @@ impl Flight {
 
     /// The channel that a completion belongs to, and the queue.
     pub(crate) fn owner(&self, wr_id: u64) -> Option<(u32, Queue)> {
-        let Reservation { member, queue, .. } = self.find_request(wr_id)?.reservation;
-        Some((member, queue))
+        let reservation = self.find_request(wr_id)?.reservation;
+        Some((reservation.member, reservation.queue()))
     }
 
-    /// The flags of the operation of the send queue that a completion belongs to, and the buffer that it owns.
-    pub(crate) fn sent(&self, wr_id: u64) -> Option<(u32, Option<&SlotBuffer>)> {
+    /// The opcode of the request that a completion belongs to, if all that it may be of have the same.
+    pub(crate) fn opcode(&self, wr_id: u64) -> Option<WcOpcode> {
         let slot = self.find_request(wr_id)?;
-        Some((slot.flags, slot.buffer.as_ref()))
+        let buffer = slot.buffer.as_ref();
+        let of_several = buffer.and_then(|buffer| buffer.opcodes(Id::place_of(wr_id)));
+        of_several.unwrap_or(slot.reservation.opcodes).one()
     }
 
     /// An operation of a channel that has a slot: the first in no particular order.
@@ -410,12 +414,8 @@ impl Posted<'_> {
     #[inline(always)]
     pub(crate) fn end(self) {
         let Self { slot, credits, id } = self;
-        let Reservation {
-            queue,
-            credits: places,
-            ..
-        } = slot.reservation;
-        credits.give_back_to_share(queue, places.into());
+        let reservation = slot.reservation;
+        credits.give_back_to_share(reservation.queue(), reservation.credits.into());
         slot.free(&mut credits.slots.free, id.own_index());
     }
 }

@@ -7,6 +7,7 @@ use verbs_core::QueuePair;
 use super::slot::{Ready, Slot, SlotOutcome};
 use super::ticket::COMMON;
 use super::{Flight, Id, SHARED_PLACES, Ticket};
+use crate::engine::counters::Cells;
 use crate::engine::member::{Budget, Credits, NONE, Reservation};
 
 impl Flight {
@@ -42,34 +43,35 @@ impl Flight {
         }
     }
 
-    /// Takes credits and a slot for a request with these flags. Returns its ticket, and the queue pair; `None` if it is
-    /// to be rejected.
+    /// Takes credits and a slot. Returns its ticket, the queue pair, and what counts it when it is posted; `None` if it is to be rejected.
     #[inline(always)]
     pub(crate) fn take(
         &mut self,
         reservation: Reservation,
-        flags: u32,
-    ) -> Option<(Ticket, &QueuePair)> {
+    ) -> Option<(Ticket, &QueuePair, &Cells)> {
         let member = self.members.get_mut(reservation.member as usize)?;
         let channel = member.id;
         let (qp, credits) = member.up()?;
-        let id = match take_slot(&mut self.slots, credits, reservation, flags) {
+        let id = match take_slot(&mut self.slots, credits, reservation) {
             Some(id) => id,
             None => {
                 let (slots, common) = (&mut self.slots, &mut self.common);
-                take_common(slots, common, &mut self.budget, credits, reservation, flags)?
+                take_common(slots, common, &mut self.budget, credits, reservation)?
             }
         };
-        Some((Ticket { channel, id }, qp))
+        Some((Ticket { channel, id }, qp, &credits.cells))
     }
 
-    /// Frees the slot and the credits of an operation that was not posted.
-    pub(crate) fn cancel(&mut self, id: Id) {
+    /// Frees the slot and the credits of an operation that was not posted, but counted, with this number of bytes.
+    pub(crate) fn cancel(&mut self, id: Id, bytes: u64) {
         if let Some(reservation) = self.in_flight(id)
             && let Some(member) = self.members.get_mut(reservation.member as usize)
         {
             member.credits.give_back(&mut self.budget, reservation);
-            member.credits.cells.cancel(reservation.credits.into());
+            member
+                .credits
+                .cells
+                .cancel(reservation.credits.into(), bytes);
             self.free(id);
         }
     }
@@ -118,9 +120,8 @@ pub(super) fn take_slot(
     slots: &mut [Slot],
     credits: &mut Credits,
     reservation: Reservation,
-    flags: u32,
 ) -> Option<Id> {
-    let left = &mut credits.left[reservation.queue as usize];
+    let left = &mut credits.left[reservation.queue() as usize];
     // Not `checked_sub`, which compares first: the overflow shows that there were too few.
     let (rest, is_too_few) = left.overflowing_sub(reservation.credits.into());
     if is_too_few {
@@ -130,7 +131,6 @@ pub(super) fn take_slot(
     *left = rest;
     credits.slots.free = slot.next;
     slot.reservation = reservation;
-    slot.flags = flags;
     Some(slot.id)
 }
 
@@ -143,9 +143,8 @@ pub(super) fn take_common(
     budget: &mut Budget,
     credits: &mut Credits,
     reservation: Reservation,
-    flags: u32,
 ) -> Option<Id> {
-    let queue = reservation.queue;
+    let queue = reservation.queue();
     let lacks = credits.lacks(budget, queue, reservation.credits).ok()?;
     if credits.slots.common >= credits.slots.max_common {
         return None;
@@ -166,7 +165,7 @@ pub(super) fn take_common(
     if let Some(slot) = slots.get_mut(first as usize) {
         slot.prev_sibling = index;
     }
-    take_slot(slots, credits, reservation, flags)
+    take_slot(slots, credits, reservation)
 }
 
 /// Adds free common slots.

@@ -36,9 +36,6 @@ pub(super) struct Slot {
     pub(super) prev_sibling: u32,
     /// When its operation failed, counted in failures.
     pub(super) failed_at: u32,
-    /// The flags of its requests, for the text of a failure: a failed completion has no opcode. 0 if its requests
-    /// are in the buffer.
-    pub(super) flags: u32,
     /// The buffer that the operation owns.
     pub(super) buffer: Option<SlotBuffer>,
 }
@@ -57,7 +54,6 @@ impl Slot {
             sibling: NONE,
             prev_sibling: NONE,
             failed_at: 0,
-            flags: 0,
             buffer: None,
         }
     }

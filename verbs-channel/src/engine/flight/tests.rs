@@ -15,7 +15,7 @@ use super::*;
 use crate::buffer::OwnedBuffer;
 use crate::engine::member::{Credits, SlotList};
 use crate::error::DownReason;
-use crate::request::OwnedRequest;
+use crate::request::{Opcodes, OwnedRequest};
 
 const CAPACITY: u32 = 5;
 pub(super) const ABORTED: TransportError = TransportError::Aborted(DownReason::Closed);
@@ -104,10 +104,10 @@ impl Table {
             ..
         } = &mut self.0;
         let credits = &mut members[reservation.member as usize].credits;
-        if let Some(id) = take_slot(slots, credits, reservation, 0) {
+        if let Some(id) = take_slot(slots, credits, reservation) {
             return Some(id);
         }
-        let taken = take_common(slots, common, budget, credits, reservation, 0);
+        let taken = take_common(slots, common, budget, credits, reservation);
         assert!(taken.is_none_or(is_common));
         taken
     }
@@ -118,7 +118,7 @@ impl Table {
         let is_in_flight = self.0.is_done(id) == Some(false) && !was_posted;
         if is_in_flight {
             drop(self.0.take_buffer_in_flight(id));
-            self.0.cancel(id);
+            self.0.cancel(id, 0);
         }
         is_in_flight
     }
@@ -165,12 +165,12 @@ impl Table {
 }
 
 pub(super) fn reservation(member: u32, owner: BufferOwner) -> Reservation {
-    Reservation::new(member, Queue::Send, owner)
+    Reservation::new(member, Opcodes::IN_BUFFERS, owner)
 }
 
 /// The same for two requests.
 pub(super) fn batch(member: u32, owner: BufferOwner) -> Reservation {
-    Reservation::batch(member, 2, owner).unwrap()
+    Reservation::batch(member, 2, Opcodes::IN_BUFFERS, owner).unwrap()
 }
 
 fn completion(wr_id: u64, is_success: bool) -> WorkCompletion {

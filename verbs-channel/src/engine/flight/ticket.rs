@@ -18,7 +18,7 @@ use crate::buffer::{Leaked, OwnedBuffer};
 use crate::channel_id::ChannelId;
 use crate::engine::member::NONE;
 use crate::error::{Result, TransportError};
-use crate::request::{OwnedChain, OwnedRequest};
+use crate::request::{Opcodes, OwnedChain, OwnedRequest};
 
 /// Identifies an operation on an owned buffer. Its outcome can be taken once, in any order.
 ///
@@ -84,21 +84,20 @@ pub struct Completed {
 impl Completed {
     #[inline(always)]
     pub(crate) fn new(ticket: Ticket, outcome: Outcome) -> Self {
-        let mut completed = Self {
+        let (buffer, batch, chain) = match outcome.owned {
+            Some(SlotBuffer::Buffer(buffer)) => (Some(buffer), None, None),
+            Some(SlotBuffer::Batch(batch)) => (None, Some(batch), None),
+            Some(SlotBuffer::Chain(chain)) => (None, None, Some(chain)),
+            None => (None, None, None),
+        };
+        Self {
             ticket,
             channel: ticket.channel(),
             result: outcome.result,
-            buffer: None,
-            batch: None,
-            chain: None,
-        };
-        match outcome.owned {
-            Some(SlotBuffer::Buffer(buffer)) => completed.buffer = Some(buffer),
-            Some(SlotBuffer::Batch(batch)) => completed.batch = Some(batch),
-            Some(SlotBuffer::Chain(chain)) => completed.chain = Some(chain),
-            None => {}
+            buffer,
+            batch,
+            chain,
         }
-        completed
     }
 
     /// The message that arrived, if this was a receive.
@@ -149,10 +148,10 @@ pub(crate) enum SlotBuffer {
 }
 
 impl SlotBuffer {
-    /// The flags of a request of several that has failed, together with those of others if it may be any of them;
+    /// The opcode of a request of several that has failed, together with those of others if it may be any of them;
     /// `None` if this is one buffer. `at` is `None` for the last.
     #[cold]
-    pub(crate) fn flags(&self, at: Option<usize>) -> Option<u32> {
+    pub(crate) fn opcodes(&self, at: Option<usize>) -> Option<Opcodes> {
         let requests = match (self, at) {
             (Self::Buffer(_), _) => return None,
             (Self::Chain(chain), at) => chain.in_flight(at).map(slice::from_ref),
@@ -160,8 +159,9 @@ impl SlotBuffer {
             // All but the last have the same `wr_id`.
             (Self::Batch(requests), Some(_)) => requests.split_last().map(|(_, others)| others),
         };
-        let flags = requests.unwrap_or_default().iter();
-        Some(flags.fold(0, |all, request| all | request.op.flags()))
+        let opcodes = requests.unwrap_or_default().iter();
+        let opcodes = opcodes.map(|request| request.op.opcodes());
+        Some(opcodes.fold(Opcodes::IN_BUFFERS, Opcodes::or))
     }
 
     /// Leaks it. Returns how many buffers that is, and adds their memory.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::budget::Budget;
 use crate::engine::counters::Cells;
 use crate::error::{Queue, RejectReason};
+use crate::request::Opcodes;
 
 /// Where the buffers of an operation belong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,34 +37,39 @@ pub(crate) struct Reservation {
     pub(crate) member: u32,
     /// Places in its queue.
     pub(crate) credits: u16,
-    /// The queue that it is in.
-    pub(crate) queue: Queue,
+    /// The opcodes of its requests, and so the queue that it is in.
+    pub(crate) opcodes: Opcodes,
     /// Where its buffers belong.
     pub(crate) owner: BufferOwner,
 }
 
 impl Reservation {
+    #[inline(always)]
+    pub(crate) const fn queue(self) -> Queue {
+        self.opcodes.queue()
+    }
+
     /// All of it in one word, to be compared at once.
     #[inline(always)]
     pub(crate) const fn word(self) -> u64 {
         self.member as u64
             | (self.credits as u64) << 32
-            | (self.queue as u64) << 48
+            | (self.opcodes.bits() as u64) << 48
             | (self.owner as u64) << 56
     }
 
     /// The reservation of a free slot.
     pub(crate) const NOTHING: Self = Self {
         credits: 0,
-        ..Self::new(0, Queue::Send, BufferOwner::Borrowed)
+        ..Self::new(0, Opcodes::IN_BUFFERS, BufferOwner::Borrowed)
     };
 
     /// For one work request.
     #[inline(always)]
-    pub(crate) const fn new(member: u32, queue: Queue, owner: BufferOwner) -> Self {
+    pub(crate) const fn new(member: u32, opcodes: Opcodes, owner: BufferOwner) -> Self {
         Self {
             credits: 1,
-            queue,
+            opcodes,
             owner,
             member,
         }
@@ -74,6 +80,7 @@ impl Reservation {
     pub(crate) fn batch(
         member: u32,
         count: usize,
+        opcodes: Opcodes,
         owner: BufferOwner,
     ) -> Result<Self, RejectReason> {
         let Ok(credits) = u16::try_from(count) else {
@@ -82,7 +89,7 @@ impl Reservation {
                 max: u16::MAX.into(),
             });
         };
-        let one = Self::new(member, Queue::Send, owner);
+        let one = Self::new(member, opcodes, owner);
         Ok(Self { credits, ..one })
     }
 }
@@ -189,9 +196,13 @@ impl Credits {
     }
 
     /// Returns credits of operations that have no common slots.
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "there are fewer than 2^32 places"
+    )]
     #[inline(always)]
     pub(crate) fn give_back_to_share(&mut self, queue: Queue, places: usize) {
-        self.left[queue as usize] += u32::try_from(places).unwrap_or(0);
+        self.left[queue as usize] += places as u32;
         self.cells.complete(places as u64);
     }
 
@@ -199,7 +210,7 @@ impl Credits {
     // The room that it has of it is at most what is in flight in common slots: operations in others, which return theirs to the
     // share without this, return no more to it than it has.
     pub(crate) fn give_back(&mut self, budget: &mut Budget, reservation: Reservation) {
-        let queue = reservation.queue as usize;
+        let queue = reservation.queue() as usize;
         let credits = u32::from(reservation.credits);
         self.cells.complete(credits.into());
         let to_budget = credits.min(self.common[queue]);
@@ -259,7 +270,7 @@ mod tests {
     fn common_room_of_a_closed_channel_is_returned_once() {
         let mut budget = Budget::new(2);
         let mut credits = Credits::new(SlotList::new(), [2; 2], [1; 2], Arc::default());
-        let reservation = Reservation::batch(0, 2, BufferOwner::Slot).unwrap();
+        let reservation = Reservation::batch(0, 2, Opcodes::IN_BUFFERS, BufferOwner::Slot).unwrap();
         credits.take_common(&mut budget, Queue::Send, 1);
         credits.left = [0, 1];
         credits.close(&mut budget, false);

@@ -14,7 +14,7 @@ use crate::engine::flight::NEXT;
 use crate::engine::member::Limits;
 use crate::engine::{BufferOwner, Engine, Reservation, SlotBuffer, Ticket};
 use crate::error::{Queue, RejectReason};
-use crate::request::{Needs, OwnedChain, opcode_flag};
+use crate::request::{Needs, Opcodes, OwnedChain};
 
 impl Engine {
     /// # Safety
@@ -29,9 +29,10 @@ impl Engine {
         let Some(member) = self.member(at) else {
             return Err(RejectReason::GONE);
         };
-        let flags = check(chain, part.clone(), &member.limits)?;
+        let (opcodes, bytes) = check(chain, part.clone(), &member.limits)?;
         // SAFETY: the caller promises that the buffers stay until the operation is done.
-        let posted = unsafe { self.post_checked_at(at, BufferOwner::Caller, chain, part, flags) };
+        let posted =
+            unsafe { self.post_checked_at(at, BufferOwner::Caller, chain, part, opcodes, bytes) };
         posted.or_else(|reason| self.end_half_posted(reason).ok_or(reason))
     }
 
@@ -52,7 +53,7 @@ impl Engine {
         if posted.is_ok() {
             chain.posted();
         }
-        self.keep(posted, SlotBuffer::Chain(chain))
+        self.keep(posted, || SlotBuffer::Chain(chain))
             .map_err(|(reason, given)| match given {
                 Some(SlotBuffer::Chain(chain)) => Rejected::new(reason, chain),
                 _ => Rejected::new(reason, OwnedChain::default()),
@@ -68,19 +69,20 @@ impl Engine {
         if !is_admitted {
             chain.build_for(pd)?;
         }
+        let bytes = chain.bytes();
         let Some((built, range)) = chain.built() else {
             return Err(RejectReason::EmptyBatch);
         };
         if !is_admitted {
-            let _flags = check(built, range.clone(), &limits)?;
+            let _known = check(built, range.clone(), &limits)?;
         }
+        let opcodes = Opcodes::IN_BUFFERS;
         // SAFETY: the slot keeps the buffers until the last is done, and so all are, and leaks them if
         // the queue pair cannot be destroyed; moving a chain does not move their bytes.
-        unsafe { self.post_checked_at(at, BufferOwner::Slot, built, range, 0) }
+        unsafe { self.post_checked_at(at, BufferOwner::Slot, built, range, opcodes, bytes) }
     }
 
-    /// Posts requests of a chain that pass the gate. Those of a chain that goes into its slot have their flags
-    /// there.
+    /// Posts requests of a chain that pass the gate.
     ///
     /// # Safety
     ///
@@ -94,47 +96,49 @@ impl Engine {
         owner: BufferOwner,
         chain: &mut RequestChain<R>,
         part: Range<usize>,
-        flags: u32,
+        opcodes: Opcodes,
+        bytes: u64,
     ) -> Result<Ticket, RejectReason> {
         if part.is_empty() {
             return Err(RejectReason::EmptyBatch);
         }
-        let reservation = Reservation::batch(at, part.len(), owner)?;
-        let Some((ticket, qp)) = self.flight.take(reservation, flags) else {
+        let reservation = Reservation::batch(at, part.len(), opcodes, owner)?;
+        let Some((ticket, qp, cells)) = self.flight.take(reservation) else {
             return Err(self.rejection(at, Queue::Send, reservation.credits));
         };
+        cells.post(reservation.credits, bytes);
         let id = ticket.id;
         number(chain, part.clone(), id.unsignaled_wr_id(), NEXT, id.wr_id());
         // SAFETY: the caller promises that the buffers stay until the operation has ended; when the last
         // of a chain has, so have the others.
         let posted = unsafe { qp.post_chain(chain, part) };
-        self.settle(ticket, posted.map_err(RejectReason::Post))
+        self.settle(ticket, posted.map_err(RejectReason::Post), bytes)
     }
 }
 
-/// Checks each request of a part of a chain. Returns their flags for the slot.
+/// Checks each request of a part of a chain. Returns their opcodes and bytes.
 fn check<R: ChainRequest<Wr = ibv_send_wr>>(
     chain: &mut RequestChain<R>,
     part: Range<usize>,
     limits: &Limits,
-) -> Result<u32, RejectReason> {
-    let mut flags = 0;
+) -> Result<(Opcodes, u64), RejectReason> {
+    let (mut opcodes, mut bytes) = (Opcodes::IN_BUFFERS, 0);
     for index in part {
         // A request that the chain does not have is an error of the post.
         let Some((len, elements, is_inline, opcode)) = needs(chain, index) else {
             break;
         };
-        let of_opcode = opcode_flag(opcode);
-        flags |= of_opcode;
+        bytes += len;
+        opcodes = opcodes.or(Opcodes::of(opcode));
         let needs = Needs {
             len,
             elements,
             // Not in the chain: the caller has checked it.
             is_shared: false,
             is_read: !matches!(opcode, WcOpcode::SEND | WcOpcode::RDMA_WRITE),
-            flags: of_opcode | if is_inline { IBV_SEND_INLINE.0 } else { 0 },
+            flags: if is_inline { IBV_SEND_INLINE.0 } else { 0 },
         };
         limits.check(Queue::Send, &needs)?;
     }
-    Ok(flags)
+    Ok((opcodes, bytes))
 }

@@ -12,7 +12,7 @@ use verbs_core::work_request::WorkRequest;
 
 use super::{BufferOwner, Engine, Id, Reservation, Ticket};
 use crate::error::{DownReason, Queue, RejectReason};
-use crate::request::{List, Needs, Op, Place, Request, Sealed as _};
+use crate::request::{List, Needs, Op, Opcodes, Place, Request, Sealed as _};
 
 mod chain;
 mod owned;
@@ -38,35 +38,45 @@ impl Engine {
             return Err(RejectReason::GONE);
         };
         let needs = op.needs(elements, is_shared);
-        member.limits.check(reservation.queue, &needs)?;
-        let Some((ticket, qp)) = self.flight.take(reservation, needs.flags) else {
-            return Err(self.rejection(reservation.member, reservation.queue, reservation.credits));
+        member.limits.check(reservation.queue(), &needs)?;
+        let Some((ticket, qp, cells)) = self.flight.take(reservation) else {
+            return Err(self.rejection(
+                reservation.member,
+                reservation.queue(),
+                reservation.credits,
+            ));
         };
         let id = ticket.id;
         let mut place = MaybeUninit::uninit();
-        let reason = match reservation.queue {
-            Queue::Send => match op.build(elements, id.wr_id(), &mut place) {
-                Ok(request) => {
-                    set_options(request, id.wr_id(), op.signaled());
-                    // SAFETY: the caller promises that the buffers stay until the operation has ended.
-                    match unsafe { qp.post(request) } {
-                        Ok(()) => return Ok(ticket),
-                        Err(error) => RejectReason::Post(error),
+        let (reason, bytes) = match reservation.queue() {
+            Queue::Send => {
+                cells.post(1, needs.len);
+                let reason = match op.build(elements, id.wr_id(), &mut place) {
+                    Ok(request) => {
+                        set_options(request, id.wr_id(), op.signaled());
+                        // SAFETY: the caller promises that the buffers stay until the operation has ended.
+                        match unsafe { qp.post(request) } {
+                            Ok(()) => return Ok(ticket),
+                            Err(error) => RejectReason::Post(error),
+                        }
                     }
-                }
-                Err(reason) => reason,
-            },
+                    Err(reason) => reason,
+                };
+                // Added up again: `needs` would be in memory for this, where the request is posted, too.
+                (reason, op.needs(elements, is_shared).len)
+            }
             Queue::Receive => {
+                cells.post(1, 0);
                 let request = ReceiveWorkRequest::new(elements).wr_id(id.wr_id());
                 // SAFETY: the caller promises that the buffers stay until the operation has ended. A queue
                 // pair on a shared receive queue has no credits for receives.
                 match unsafe { qp.post_receive(&mut [request]) } {
                     Ok(()) => return Ok(ticket),
-                    Err(error) => RejectReason::Post(error),
+                    Err(error) => (RejectReason::Post(error), 0),
                 }
             }
         };
-        Err(self.rejected(id, reason))
+        Err(self.rejected(id, reason, bytes))
     }
 
     /// [`post_at`](Self::post_at) with a list of elements.
@@ -82,7 +92,7 @@ impl Engine {
         list: &mut L,
         op: Op,
     ) -> Result<Ticket, RejectReason> {
-        let reservation = Reservation::new(at, op.queue(), owner);
+        let reservation = Reservation::new(at, op.opcodes(), owner);
         let mut place = Place::new();
         let elements = list.sges(&self.pd, &mut place)?;
         // SAFETY: the caller promises that the buffers stay until the operation has ended.
@@ -117,11 +127,11 @@ impl Engine {
         requests: &mut [W; N],
     ) -> Result<Ticket, RejectReason> {
         const { assert!(N > 0, "a batch has requests in it") };
-        let reservation = Reservation::batch(at, N, BufferOwner::Borrowed)?;
         let Some(member) = self.flight.member(at) else {
             return Err(RejectReason::GONE);
         };
         let (pd, limits) = (&self.pd, &member.limits);
+        let mut bytes = 0;
         let needs_of = |request: &mut W| {
             let (list, op) = request.parts();
             let mut place = Place::new();
@@ -131,16 +141,21 @@ impl Engine {
         // All at once: one by one takes twice as long.
         let mut all = Needs::default();
         for request in requests.iter_mut() {
-            all.add(&needs_of(request)?);
+            let needs = needs_of(request)?;
+            bytes += needs.len;
+            all.add(&needs);
         }
         if limits.check(Queue::Send, &all).is_err() {
             for request in requests.iter_mut() {
                 limits.check(Queue::Send, &needs_of(request)?)?;
             }
         }
-        let Some((ticket, qp)) = self.flight.take(reservation, all.flags) else {
+        let opcodes = Opcodes::in_these(all.flags);
+        let reservation = Reservation::batch(at, N, opcodes, BufferOwner::Borrowed)?;
+        let Some((ticket, qp, cells)) = self.flight.take(reservation) else {
             return Err(self.rejection(at, Queue::Send, reservation.credits));
         };
+        cells.post(reservation.credits, bytes);
         let mut places = [const { Place::new() }; N];
         let mut built = [const { MaybeUninit::uninit() }; N];
         let requests = requests
@@ -155,7 +170,7 @@ impl Engine {
             // a batch has, so have the others.
             unsafe { qp.post(requests) }.map_err(RejectReason::Post)
         });
-        self.settle(ticket, posted)
+        self.settle(ticket, posted, bytes)
     }
 
     /// Why an operation gets no slot and no credits.
@@ -178,26 +193,27 @@ impl Engine {
         }
     }
 
-    /// The ticket of an operation that was posted; frees the slot and the credits of one that was rejected.
+    /// The ticket of an operation that was posted, with this number of bytes; frees the slot and the credits of one that was rejected.
     #[inline(always)]
     pub(super) fn settle(
         &mut self,
         ticket: Ticket,
         posted: Result<(), RejectReason>,
+        bytes: u64,
     ) -> Result<Ticket, RejectReason> {
         match posted {
             Ok(()) => Ok(ticket),
-            Err(reason) => Err(self.rejected(ticket.id, reason)),
+            Err(reason) => Err(self.rejected(ticket.id, reason, bytes)),
         }
     }
 
     /// Frees the slot and the credits of a rejected operation, unless it is [half posted](Self::end_half_posted).
     #[cold]
     #[inline(never)]
-    fn rejected(&mut self, id: Id, reason: RejectReason) -> RejectReason {
+    fn rejected(&mut self, id: Id, reason: RejectReason, bytes: u64) -> RejectReason {
         match reason {
             RejectReason::Post(error) if error.posted() > 0 => self.half_posted = Some(id),
-            _ => self.flight.cancel(id),
+            _ => self.flight.cancel(id, bytes),
         }
         reason
     }

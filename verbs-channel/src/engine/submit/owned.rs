@@ -16,7 +16,7 @@ use crate::buffer::OwnedBuffer;
 use crate::channel_id::ChannelId;
 use crate::engine::{BufferOwner, Engine, Id, Reservation, SlotBuffer, Ticket};
 use crate::error::{Queue, RejectReason};
-use crate::request::{Op, OwnedRequest};
+use crate::request::{Op, Opcodes, OwnedRequest};
 
 /// The longest batch that is built on the stack.
 const LONG: usize = 32;
@@ -49,13 +49,16 @@ impl Engine {
         buffer: &mut OwnedBuffer,
         op: Op,
     ) -> Result<Ticket, RejectReason> {
-        let reservation = Reservation::new(at, op.queue(), BufferOwner::Slot);
-        let mut element = buffer.element(self.pd_tag, op.is_inline())?;
+        let reservation = Reservation::new(at, op.opcodes(), BufferOwner::Slot);
+        let mut element = match buffer.element_in(self.pd_tag) {
+            Some(element) => *element,
+            None => buffer.element(self.pd_tag, op.is_inline())?,
+        };
         let elements = slice::from_mut(&mut element);
         // SAFETY: the slot keeps the buffer until the operation has ended, and leaks it if the queue pair
         // cannot be destroyed; moving the buffer does not move its bytes.
         let posted = unsafe { self.post_at(reservation, elements, false, op) };
-        self.keep(posted, SlotBuffer::Buffer(buffer.take()))
+        self.keep(posted, || SlotBuffer::Buffer(buffer.take()))
             .map_err(|(reason, given)| {
                 if let Some(SlotBuffer::Buffer(given)) = given {
                     *buffer = given;
@@ -91,7 +94,7 @@ impl Engine {
                 self.post_requests(at, &requests, &mut elements, &mut built)
             }
         };
-        self.keep(posted, SlotBuffer::Batch(requests))
+        self.keep(posted, || SlotBuffer::Batch(requests))
             .map_err(|(reason, given)| match given {
                 Some(SlotBuffer::Batch(requests)) => Rejected::new(reason, requests),
                 _ => Rejected::new(reason, Vec::new()),
@@ -108,27 +111,36 @@ impl Engine {
         elements: &'l mut [MaybeUninit<Sge>],
         built: &mut [MaybeUninit<WorkRequest<'l>>],
     ) -> Result<Ticket, RejectReason> {
-        let reservation = Reservation::batch(at, requests.len(), BufferOwner::Slot)?;
+        let reservation =
+            Reservation::batch(at, requests.len(), Opcodes::IN_BUFFERS, BufferOwner::Slot)?;
         let Some(member) = self.member(at) else {
             return Err(RejectReason::GONE);
         };
-        // The flags are in the buffer.
         let (pd, limits) = (self.pd_tag, member.limits);
-        let Some((ticket, qp)) = self.flight.take(reservation, 0) else {
+        let Some((ticket, qp, cells)) = self.flight.take(reservation) else {
             return Err(self.rejection(at, Queue::Send, reservation.credits));
         };
+        let mut bytes = 0;
         let requests = requests.iter().zip(elements).map(|(request, place)| {
             let OwnedRequest { buffer, op } = request;
-            let elements = slice::from_mut(place.write(buffer.element(pd, op.is_inline())?));
-            limits.check(Queue::Send, &op.needs(elements, false))?;
+            let element = match buffer.element_in(pd) {
+                Some(element) => *element,
+                None => buffer.element(pd, op.is_inline())?,
+            };
+            let elements = slice::from_mut(place.write(element));
+            let needs = op.needs(elements, false);
+            limits.check(Queue::Send, &needs)?;
+            bytes += needs.len;
             Ok((elements, op))
         });
-        let posted = build(requests, built, ticket.id).and_then(|requests| {
+        let built = build(requests, built, ticket.id);
+        cells.post(reservation.credits, bytes);
+        let posted = built.and_then(|requests| {
             // SAFETY: the slot keeps the buffers until the last request has ended, and so all have, and leaks
             // them if the queue pair cannot be destroyed; moving a buffer does not move its bytes.
             unsafe { qp.post(requests) }.map_err(RejectReason::Post)
         });
-        self.settle(ticket, posted)
+        self.settle(ticket, posted, bytes)
     }
 
     /// The operation has its buffers from now on, if it was posted. If not, they are handed back with the reason.
@@ -139,14 +151,14 @@ impl Engine {
     pub(crate) fn keep(
         &mut self,
         posted: Result<Ticket, RejectReason>,
-        buffer: SlotBuffer,
+        buffer: impl FnOnce() -> SlotBuffer,
     ) -> Result<Ticket, (RejectReason, Option<SlotBuffer>)> {
         match posted {
             Ok(ticket) => {
-                self.flight.store_buffer(ticket.id, buffer);
+                self.flight.store_buffer(ticket.id, buffer());
                 Ok(ticket)
             }
-            Err(reason) => Err((reason, self.hand_back(reason, buffer))),
+            Err(reason) => Err((reason, self.hand_back(reason, buffer()))),
         }
     }
 
