@@ -308,7 +308,10 @@ fn counters_of_a_group_are_read_and_printed() {
     let (all, of_a) = (pair.group.counters(), pair.a.counters());
     let mut transfer = pair.sends(&[pair.a.id(), pair.a.id(), pair.b.id()]);
     let text = pair.group.to_string();
-    assert!(text.contains("up: 2 in flight"), "{text}");
+    assert!(
+        text.contains("up: 2 posted") && text.contains("2 in flight"),
+        "{text}"
+    );
     let clock = Clock::default();
     let sleep = |time| clock.sleep(time);
     let mut task = Task::new(transfer.finish_by(Instant::now() + TIMEOUT, sleep)).waits();

@@ -71,7 +71,10 @@ impl Engine {
         let has = |place: &Option<SlotBuffer>| matches!(place, Some(SlotBuffer::Buffer(_)));
         self.poll_for(at, ticket.id, has, |place| match place.take() {
             Some(SlotBuffer::Buffer(buffer)) => buffer,
-            _ => OwnedBuffer::empty(),
+            other => {
+                *place = other;
+                OwnedBuffer::empty()
+            }
         })
     }
 

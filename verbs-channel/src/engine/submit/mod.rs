@@ -37,18 +37,14 @@ impl Engine {
         let Some(member) = self.flight.members.get(reservation.member as usize) else {
             return Err(RejectReason::GONE);
         };
-        let needs = op.needs(elements, is_shared);
-        member.limits.check(reservation.queue(), &needs)?;
+        let (needs, queue) = (op.needs(elements, is_shared), op.queue());
+        member.limits.check(queue, &needs)?;
         let Some((ticket, qp, cells)) = self.flight.take(reservation) else {
-            return Err(self.rejection(
-                reservation.member,
-                reservation.queue(),
-                reservation.credits,
-            ));
+            return Err(self.rejection(reservation.member, queue, reservation.credits));
         };
         let id = ticket.id;
         let mut place = MaybeUninit::uninit();
-        let (reason, bytes) = match reservation.queue() {
+        let (reason, bytes) = match queue {
             Queue::Send => {
                 cells.post(1, needs.len);
                 let reason = match op.build(elements, id.wr_id(), &mut place) {
