@@ -139,12 +139,13 @@ pub(super) trait Entrance: Send + 'static {
         None
     }
 
-    /// Takes the next peer; over datagrams only one that has a place. `None` if handshakes may have gone on.
-    fn poll_caller(
-        &mut self,
-        has_place: bool,
-        cx: &mut Context<'_>,
-    ) -> Poll<Result<Option<Caller>>>;
+    /// Takes what has come for handshakes, if that comes here. It yields to other tasks.
+    fn poll_messages(&mut self, _cx: &mut Context<'_>) -> Result<()> {
+        Ok(())
+    }
+
+    /// Takes the next peer; over datagrams only one that has a place.
+    fn poll_caller(&mut self, has_place: bool, cx: &mut Context<'_>) -> Poll<Result<Caller>>;
 
     /// Sends what handshakes have left to be sent.
     fn poll_sends(&mut self, _cx: &mut Context<'_>) {}
@@ -203,11 +204,7 @@ impl Entrance for TcpEntrance {
         self.listener.local_addr().ok()
     }
 
-    fn poll_caller(
-        &mut self,
-        _has_place: bool,
-        cx: &mut Context<'_>,
-    ) -> Poll<Result<Option<Caller>>> {
+    fn poll_caller(&mut self, _has_place: bool, cx: &mut Context<'_>) -> Poll<Result<Caller>> {
         loop {
             match self.listener.accept() {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -224,8 +221,7 @@ impl Entrance for TcpEntrance {
                         let met = (terms.group).exchange_over(end, options, prepared, &deadline);
                         met.await
                     };
-                    let caller = Caller::new(peer, Some("write"), connect);
-                    return Poll::Ready(Ok(Some(caller)));
+                    return Poll::Ready(Ok(Caller::new(peer, Some("write"), connect)));
                 }
             }
         }

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
 use log::Level;
-use verbs_channel::__private::datagram_exchange::{Acceptor, Answer, Request};
+use verbs_channel::__private::datagram_exchange::{Acceptor, Answer, Request, RequestId};
 use verbs_channel::BufferPool;
 use verbs_channel::connect::{Met, PeerAddr};
 use verbs_channel::datagrams::Datagram;
@@ -18,7 +18,7 @@ use super::datagrams::pool;
 use super::deadline::{Boxed, Deadline, Timer};
 use crate::channel::AsyncChannel;
 use crate::datagrams::AsyncDatagrams;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::task::sync::Mutex;
 use crate::task::wake;
 use crate::threads::Source;
@@ -57,30 +57,16 @@ impl Clients {
 }
 
 impl Entrance for Clients {
-    /// Takes a client, if there is a place for it, or answers the datagrams that have arrived, up to a number.
-    fn poll_caller(
-        &mut self,
-        has_place: bool,
-        cx: &mut Context<'_>,
-    ) -> Poll<Result<Option<Caller>>> {
+    fn poll_messages(&mut self, cx: &mut Context<'_>) -> Result<()> {
         let shared = &self.shared;
-        if has_place && let Some(request) = shared.acceptor.lock().next_request(Instant::now()) {
-            let (peer, shared) = (PeerAddr::Datagram(request.from()), Arc::clone(shared));
-            let connect = async move |terms: Terms, deadline: Arc<Deadline>| {
-                shared.connect(&request, terms, &deadline).await
-            };
-            return Poll::Ready(Ok(Some(Caller::new(Some(peer), None, connect))));
-        }
-        for at in 0..AT_ONCE {
+        // Pending after some, however many come: the task is woken, and the answers are sent first.
+        loop {
             let receiving = self.receiving.get_or_insert_with(|| {
                 let datagrams = shared.datagrams.clone();
                 Box::pin(async move { datagrams.receive_from().await })
             });
             let Poll::Ready(received) = receiving.as_mut().poll(cx) else {
-                return match at {
-                    0 => Poll::Pending,
-                    _ => Poll::Ready(Ok(None)),
-                };
+                return Ok(());
             };
             self.receiving = None;
             let datagram = received?;
@@ -88,7 +74,22 @@ impl Entrance for Clients {
             let answer = acceptor.received(&datagram.from(), &datagram, Instant::now());
             shared.answers.lock().extend(answer);
         }
-        Poll::Ready(Ok(None))
+    }
+
+    /// Takes a client, if there is a place for it.
+    fn poll_caller(&mut self, has_place: bool, _cx: &mut Context<'_>) -> Poll<Result<Caller>> {
+        let request = match has_place {
+            true => self.shared.acceptor.lock().next_request(Instant::now()),
+            false => None,
+        };
+        let Some(request) = request else {
+            return Poll::Pending;
+        };
+        let (peer, shared) = (PeerAddr::Datagram(request.from()), Arc::clone(&self.shared));
+        let connect = async move |terms: Terms, deadline: Arc<Deadline>| {
+            shared.connect(&request, terms, &deadline).await
+        };
+        Poll::Ready(Ok(Caller::new(Some(peer), None, connect)))
     }
 
     /// Sends the answers, or loses those that find no buffer: a client that is there repeats its message.
@@ -134,22 +135,28 @@ impl Shared {
             let channel = terms.group.handshake_with(prepared, theirs, source);
             Ok((ours, channel.await?))
         };
-        let answered = deadline
-            .bound("answer", met)
-            .await
-            .and_then(|(ours, channel)| {
-                let mut acceptor = self.acceptor.lock();
-                let answer = acceptor.answer(id, &ours, options.data(), Instant::now());
-                Ok((answer?, channel))
-            });
-        let (answer, channel) = answered.inspect_err(|error| {
+        let connected = async {
+            let (ours, channel) = deadline.bound("answer", met).await?;
+            let (data, now) = (options.data(), Instant::now());
+            let answer = self.acceptor.lock().answer(id, &ours, data, now);
+            self.answers.lock().push(answer?);
+            self.outcome(id, deadline).await?;
+            Ok::<_, Error>(channel)
+        };
+        let channel = connected.await.inspect_err(|error| {
+            // Nothing is left of one that had an outcome.
             let refusal = self.acceptor.lock().refuse(id, error);
             self.answers.lock().extend(refusal);
         })?;
-        self.answers.lock().push(answer);
+        let private_data = request.peer().private_data.clone();
+        Ok(Met::new(channel, private_data, Some(peer)))
+    }
+
+    /// Waits until a client that was answered is connected.
+    async fn outcome(&self, id: RequestId, deadline: &Deadline) -> Result<()> {
         let mut timer = Timer::default();
         let end = deadline.begun.checked_add(deadline.timeout);
-        let outcome = poll_fn(|cx| {
+        poll_fn(|cx| {
             loop {
                 let mut acceptor = self.acceptor.lock();
                 let outcome = match deadline.left().is_zero() {
@@ -163,19 +170,13 @@ impl Shared {
                 drop(acceptor);
                 ready!(timer.poll(due, &deadline.events, cx))?;
             }
-        });
-        let outcome: Result<()> = outcome.await;
-        outcome?;
-        let private_data = request.peer().private_data.clone();
-        Ok(Met::new(channel, private_data, Some(peer)))
+        })
+        .await
     }
 }
 
 /// Datagrams in flight at once. One that finds no buffer is lost, as if by the network.
 const BUFFERS: usize = 64;
-
-/// How many datagrams are taken before anything else is done.
-const AT_ONCE: usize = 64;
 
 /// How many clients can wait at once, or be in progress.
 const MAX_CLIENTS: usize = 2 * MAX_HANDSHAKES;

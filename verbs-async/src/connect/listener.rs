@@ -257,13 +257,15 @@ impl State {
         max_handshakes: usize,
         cx: &mut Context<'_>,
     ) -> Poll<Result<HandshakeResult>> {
-        let mut from = 0;
+        let received = self.source.poll_messages(cx);
+        // First, so that no arrival is lost: an error comes again.
+        if let Some(arrival) = self.poll_handshakes(cx, 0) {
+            return Poll::Ready(Ok(arrival));
+        }
+        received?;
         loop {
-            if let Some(arrival) = self.poll_handshakes(cx, from) {
-                return Poll::Ready(Ok(arrival));
-            }
-            from = self.handshakes.len();
-            let has_place = from < max_handshakes;
+            let count = self.handshakes.len();
+            let has_place = count < max_handshakes;
             let late = self.first_late(max_handshakes);
             let due = late.as_ref().map(|late| late.due);
             if let Some(late) = late.filter(|late| late.due <= Instant::now()) {
@@ -272,12 +274,12 @@ impl State {
             if self.waiting.is_none()
                 && let Poll::Ready(come) = self.source.poll_caller(has_place, cx)
             {
-                match come? {
-                    None => from = 0,
-                    caller => self.waiting = caller,
-                }
+                self.waiting = Some(come?);
             } else if has_place && let Some(caller) = self.waiting.take() {
                 self.begin(caller);
+                if let Some(arrival) = self.poll_handshakes(cx, count) {
+                    return Poll::Ready(Ok(arrival));
+                }
             } else {
                 task::ready!(self.timer.poll(due, &self.terms.group.shared().events, cx))?;
             }

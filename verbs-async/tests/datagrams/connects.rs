@@ -2,7 +2,10 @@
 
 use std::collections::VecDeque;
 use std::future::Future;
+use std::io;
+use std::os::fd::OwnedFd;
 use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,11 +14,15 @@ use fake_libibverbs::{Posted, announce_last, assert_all_is_well, is_alive, share
 use verbs_async::verbs_channel::__private::datagram_exchange::{Acceptor, Answer, Connector, Step};
 use verbs_async::verbs_channel::connect::{Met, PeerAddr};
 use verbs_async::verbs_channel::exchange::ExchangeError;
+use verbs_async::verbs_channel::verbs_core::completion::CompletionChannel;
+use verbs_async::verbs_channel::verbs_core::verbs_sys::IBV_QPS_RTR;
 use verbs_async::verbs_channel::verbs_core::{PacketSequenceNumber, QueuePairEndpoint};
 use verbs_async::verbs_channel::{self, Channel, Connect, Datagrams, Peer};
-use verbs_async::{AsyncChannel, AsyncDatagrams, AsyncGroup, Error, HandshakeResult, Result};
+use verbs_async::{
+    AsyncChannel, AsyncDatagrams, AsyncGroup, CqEvents, CqNotifier, Error, HandshakeResult, Result,
+};
 
-use crate::bench::{Bench, Held, done};
+use crate::bench::{Bench, Hand, Held, done};
 use crate::waits::{comes, peer};
 
 /// Only what hangs takes so long.
@@ -41,8 +48,14 @@ struct Wire {
 impl Wire {
     fn new(max_channels: u32) -> Self {
         let bench = Bench::new();
+        let events = bench.events.clone();
+        Self::with(bench, &events, max_channels)
+    }
+
+    /// With a group that has these events.
+    fn with(bench: Bench, events: &CqEvents, max_channels: u32) -> Self {
         let pd = bench.context.alloc_pd().unwrap();
-        let group = AsyncGroup::new(Channel::builder(&pd), max_channels, &bench.events).unwrap();
+        let group = AsyncGroup::new(Channel::builder(&pd), max_channels, events).unwrap();
         let builder = Datagrams::builder(&pd).max_recv_wr(8);
         let datagrams = AsyncDatagrams::create(builder, &bench.events).unwrap();
         Self {
@@ -310,12 +323,13 @@ fn client_that_falls_silent_is_an_arrival_that_failed() {
     let _shared = share();
     let mut wire = Wire::new(1);
     let mut answers = client(&wire);
-    // It has its cookie, and then it is gone.
-    let mut left = 2;
+    // It has its cookie, and is gone when something else comes.
+    let (mut cookie, mut is_gone) = (None, false);
     let other = move |datagram: Option<&[u8]>| {
-        let answer = answers(datagram).filter(|_| left > 0)?;
-        left -= 1;
-        Some(answer)
+        if let Some(len) = datagram.map(<[u8]>::len) {
+            is_gone |= *cookie.get_or_insert(len) != len;
+        }
+        answers(datagram).filter(|_| !is_gone)
     };
     let arrival = accepts(&mut wire, Duration::from_millis(60), other, |_| true);
     let error = arrival.unwrap().unwrap().outcome.unwrap_err();
@@ -339,5 +353,60 @@ fn handshake_that_fails_is_refused_and_the_listener_goes_on() {
         assert_eq!(arrival.unwrap().unwrap().outcome.is_err(), is_refused);
     }
     drop((listener, group));
+    wire.ends();
+}
+
+/// A notifier of which only this number of others can be made.
+struct Scarce(Hand, AtomicUsize);
+
+impl CqNotifier for Scarce {
+    fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.0.poll_readable(cx)
+    }
+
+    fn another(&self, descriptor: OwnedFd) -> io::Result<Box<dyn CqNotifier>> {
+        let left = (self.1).fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1));
+        left.map_err(|_none| io::Error::other("no notifier is left"))?;
+        self.0.another(descriptor)
+    }
+}
+
+#[test]
+fn client_for_which_no_timer_is_left_is_refused() {
+    let _shared = share();
+    let bench = Bench::new();
+    let channel = CompletionChannel::create(&bench.context).unwrap();
+    // One is for the device's events, one for the handshake, and none for the client's answer.
+    let scarce = Scarce(Hand::default(), AtomicUsize::new(2));
+    let events = CqEvents::new(channel, scarce).unwrap();
+    let mut wire = Wire::with(bench, &events, 1);
+    let (server, now) = (wire.datagrams.endpoint(), Instant::now());
+    let mut client = Connector::new(&server, &theirs(), b"guest", 1024, now, LONG).unwrap();
+    let mut refused = None;
+    let connects = Held::when(|_verb, state| state == Some(IBV_QPS_RTR));
+    let other = |datagram: Option<&[u8]>| {
+        if connects.has_begun() {
+            connects.returns();
+        }
+        if let Some(datagram) = datagram {
+            client.received(datagram);
+            return None;
+        }
+        match client.step(Instant::now()) {
+            Ok(Step::Send(bytes)) => return Some(bytes.to_vec()),
+            Ok(_) => {}
+            Err(error) => refused = Some(error),
+        }
+        None
+    };
+    let arrival = accepts(&mut wire, LONG, other, |_| true);
+    let error = arrival.unwrap().unwrap().outcome.unwrap_err();
+    let has_no_timer = matches!(failure(&error), ExchangeError::Tcp { .. });
+    assert!(has_no_timer, "{error}");
+    assert!(
+        matches!(refused, Some(ExchangeError::Refused { .. })),
+        "{refused:?}"
+    );
+    drop((connects, events));
     wire.ends();
 }

@@ -46,11 +46,7 @@ impl Entrance for Requests<Listener, ConnectRequest> {
         self.local_addr
     }
 
-    fn poll_caller(
-        &mut self,
-        _has_place: bool,
-        cx: &mut Context<'_>,
-    ) -> Poll<Result<Option<Caller>>> {
+    fn poll_caller(&mut self, _has_place: bool, cx: &mut Context<'_>) -> Poll<Result<Caller>> {
         let request = ready!(self.poll_request(cx));
         let request = OnThread::new(request.map_err(|error| not_accepted(error.into()))?);
         let peer = request.peer_addr().map(PeerAddr::Socket);
@@ -60,8 +56,7 @@ impl Entrance for Requests<Listener, ConnectRequest> {
             let met = (terms.group).accept_cm(request, options, prepared, &deadline);
             met.await
         };
-        let caller = Caller::new(peer, Some("confirm"), connect);
-        Poll::Ready(Ok(Some(caller)))
+        Poll::Ready(Ok(Caller::new(peer, Some("confirm"), connect)))
     }
 
     fn close(self: Box<Self>) -> Boxed<()> {
