@@ -102,9 +102,10 @@
 //! | 10.3 states; 11.2 their attributes | `queue_pair`: `state`, `attributes`, `flush` |
 //! | 10.5 multicast | `multicast` |
 //! | 10.6 memory: keys, access; windows | `memory`, `memory/window` |
+//! | 10.8 slots that a completed request holds until it is polled | `queue_pair/slots` |
 //! | 10.10, 11.6 completions and events | `completion`, `event` |
 //! | 13.5 management datagrams of queue pair 1 | `nic/management` |
-//! | 11.2, 11.4 verbs | `nic`: `objects`, `queue_pairs`; `request` |
+//! | 11.2, 11.4 verbs | `nic`: `objects`, `queue_pairs`; `request`; addresses and GIDs: `address` |
 //!
 //! Where the kernel's rxe differs from it, the [`Profile`] says which one is followed, field by field. Without a
 //! field, rxe is followed in these: a key that a peer's send invalidates wrongly is acknowledged before the queue pair
