@@ -105,4 +105,12 @@ fn receive_in_a_borrowed_batch_is_rejected_before_anything_is_posted() {
     let error = channel.run_batch([receive]).unwrap_err();
     assert_eq!(error, RejectReason::ReceiveInBatch.into());
     assert!(posted().is_empty() && !channel.is_down());
+    // It is no matter of room in the receive queue.
+    let pool = BufferPool::new(channel.pd(), 64, 4).unwrap();
+    while let Some(block) = pool.take() {
+        let _ticket = channel.start_receive(block).unwrap();
+    }
+    let receive = Incoming::receive(into.scatter_element(..).unwrap());
+    let error = channel.run_batch([receive]).unwrap_err();
+    assert_eq!(error, RejectReason::ReceiveInBatch.into());
 }

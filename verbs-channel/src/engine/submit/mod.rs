@@ -147,6 +147,9 @@ impl Engine {
             }
         }
         let opcodes = Opcodes::in_these(all.flags);
+        if opcodes.queue() == Queue::Receive {
+            return Err(RejectReason::ReceiveInBatch);
+        }
         let reservation = Reservation::batch(at, N, opcodes, BufferOwner::Borrowed)?;
         let Some((ticket, qp, cells)) = self.flight.take(reservation) else {
             return Err(self.rejection(at, Queue::Send, reservation.credits));
