@@ -18,11 +18,12 @@ pub struct Counters {
     pub(super) channel: Option<(Arc<Cells>, Counts)>,
 }
 
-/// The values of [`Counters`] at one time. All but [`depth`](Self::depth) only grow.
+/// The values of [`Counters`] at one time. They only grow, but for [`depth`](Self::depth), and for requests that the driver
+/// refuses, which are taken back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counts {
-    /// Requests that were posted, to both queues. One that the driver refuses is taken back.
+    /// Requests that were posted, to both queues of the channel: not receives that channels share.
     pub posted: u64,
     /// Bytes of the messages of the requests that were posted to the send queue: sent, written, read. Those that arrive
     /// are counted by the peer that sends them.

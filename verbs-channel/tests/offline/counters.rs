@@ -6,10 +6,13 @@ use std::time::Duration;
 use fake_libibverbs::with;
 use verbs_channel::request::OwnedChain;
 use verbs_channel::verbs_core::verbs_sys::{IBV_WC_REM_ACCESS_ERR, IBV_WC_WR_FLUSH_ERR};
-use verbs_channel::{BufferPool, Channel, Outgoing, OwnedBuffer, PollStrategy, TransportError};
+use verbs_channel::{
+    BufferPool, Channel, Incoming, Outgoing, OwnedBuffer, OwnedRequest, PollStrategy,
+    TransportError,
+};
 
 use crate::fake_device::{
-    channel, connected, ends, forget_the_past, join, pd, posted, refuse, succeeds,
+    channel, connected, ends, forget_the_past, join, pd, posted, refuse, remote, succeeds,
 };
 use crate::transfers::{group_of, writes};
 
@@ -60,6 +63,31 @@ fn rejected_post_is_not_counted() {
     with(|library| library.refuse_post = Some((0, libc::ENOMEM, true)));
     channel.start_send(pool.take().unwrap()).unwrap_err();
     assert_eq!(channel.counters().read(), Default::default());
+    // The last request of a batch is impossible.
+    let short = remote().slice(..1).unwrap();
+    let mut requests: Vec<OwnedRequest> = vec![Outgoing::send(pool.take().unwrap()).into()];
+    requests.push(Outgoing::write(pool.take().unwrap(), short).into());
+    channel.start_batch(requests).unwrap_err();
+    let mut bytes = channel.pd().reg_mr(vec![0_u8; 10]).unwrap();
+    let writes = [10, 1].map(|len| {
+        let remote = remote().slice(..len).unwrap();
+        Outgoing::write(bytes.gather_element(..).unwrap(), remote)
+    });
+    channel.run_batch(writes).unwrap_err();
+    let sends = || (0..3).map(|_| Outgoing::send(pool.take().unwrap()).into());
+    with(|library| library.refuse_post = Some((0, libc::ENOMEM, true)));
+    let chain = OwnedChain::new(sends().collect()).unwrap();
+    channel.start_chain(chain).unwrap_err();
+    with(|library| library.refuse_post = Some((0, libc::ENOMEM, true)));
+    let into = bytes.scatter_element(..).unwrap();
+    channel.run(Incoming::read(into, remote())).unwrap_err();
+    assert_eq!(channel.counters().read(), Default::default());
+    // The device has the first of three requests: they end with the queue pair.
+    with(|library| library.refuse_post = Some((1, libc::ENOMEM, true)));
+    channel.start_batch(sends().collect()).unwrap_err();
+    let now = channel.counters().read();
+    assert_eq!((now.posted, now.bytes, now.aborted), (3, 3 * 64, 3));
+    assert_eq!(now.depth(), 0);
 }
 
 #[test]
