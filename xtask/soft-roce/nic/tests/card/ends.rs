@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::link::{ALL, World, empty, errno};
 use soft_nic::{
     AttributeMask, Element, Errno, Event, Profile, QueuePairState, ReceiveRequest, SendOpcode,
-    Status, Transport,
+    Status, Transport, WindowKind,
 };
 
 const BAD: Element = Element {
@@ -215,14 +215,31 @@ fn a_destroyed_queue_pair_gets_no_packets_and_its_number_rests() {
 }
 
 #[test]
-fn objects_in_use_are_busy() {
-    let (mut world, qa, _) = World::joined(Transport::Rc);
-    let (pd, cq) = (world.a.pd, world.a.cq);
-    assert_eq!(errno(world.a.nic.destroy_cq(cq)), Errno::EBUSY);
-    assert_eq!(errno(world.a.nic.dealloc_pd(pd)), Errno::EBUSY);
-    world.a.nic.destroy_qp(qa).unwrap();
-    world.a.nic.destroy_cq(cq).unwrap();
-    world.a.nic.dealloc_pd(pd).unwrap();
+fn objects_are_busy_until_their_last_user_ends() {
+    let mut world = World::new();
+    let (pd, cq, mut options) = (world.a.pd, world.a.cq, world.a.options(Transport::Rc));
+    let region = world.a.buffer(8, ALL).lkey;
+    let nic = &mut world.a.nic;
+    let window = nic.alloc_mw(pd, WindowKind::Type1).unwrap();
+    let srq = nic.create_srq(pd, 1, 1, 0).unwrap();
+    options.shared_receives = Some(srq);
+    let qp = nic.create_qp(&options).unwrap();
+    assert_eq!(errno(nic.destroy_cq(cq)), Errno::EBUSY);
+    assert_eq!(errno(nic.destroy_srq(srq)), Errno::EBUSY);
+    nic.destroy_qp(qp).unwrap();
+    nic.destroy_cq(cq).unwrap();
+    assert_eq!(errno(nic.dealloc_pd(pd)), Errno::EBUSY);
+    nic.destroy_srq(srq).unwrap();
+    assert_eq!(errno(nic.dealloc_pd(pd)), Errno::EBUSY);
+    nic.dealloc_mw(window).unwrap();
+    assert_eq!(errno(nic.dealloc_pd(pd)), Errno::EBUSY);
+    nic.dereg_mr(region).unwrap();
+    nic.dealloc_pd(pd).unwrap();
+    // A queue pair alone, too.
+    let (mut world, qp, _) = World::joined(Transport::Rc);
+    assert_eq!(errno(world.a.nic.dealloc_pd(world.a.pd)), Errno::EBUSY);
+    world.a.nic.destroy_qp(qp).unwrap();
+    world.a.nic.dealloc_pd(world.a.pd).unwrap();
 }
 
 #[test]

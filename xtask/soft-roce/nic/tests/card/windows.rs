@@ -124,16 +124,20 @@ fn a_peer_invalidates_a_window_with_its_send() {
 
 #[test]
 fn a_peer_that_invalidates_what_it_may_not_breaks_the_queue_pair() {
-    let (mut world, qa, qb) = World::joined(Transport::Rc);
-    let region = world.b.buffer(64, ALL);
-    world.receive_b(qb, 2, &[]);
-    world.post_a(qa, 3, SendOpcode::SendWithInvalidate(region.rkey), &[]);
-    world.run();
-    assert_eq!(world.b.statuses(), [(2, Status::REM_INV_REQ_ERR)]);
-    assert_eq!(
-        world.b.nic.query_qp(qb).map(|it| it.state),
-        Some(QueuePairState::Err)
-    );
+    for is_old_key in [false, true] {
+        let (mut world, qa, qb) = World::joined(Transport::Rc);
+        let region = world.b.buffer(64, ALL);
+        let key = window(&mut world.b, WindowKind::Type2);
+        post_bind(&mut world.b, qb, 1, bind(key, next(key), &region, 0, 64));
+        world.receive_b(qb, 2, &[]);
+        let rkey = if is_old_key { key } else { region.rkey };
+        world.post_a(qa, 3, SendOpcode::SendWithInvalidate(rkey), &[]);
+        world.run();
+        let expected = [(1, Status::SUCCESS), (2, Status::REM_INV_REQ_ERR)];
+        assert_eq!(world.b.statuses(), expected);
+        let state = world.b.nic.query_qp(qb).map(|it| it.state);
+        assert_eq!(state, Some(QueuePairState::Err));
+    }
 }
 
 #[test]
