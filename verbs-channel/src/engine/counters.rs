@@ -78,11 +78,11 @@ pub(crate) struct Places {
     asleep: AtomicU64,
 }
 
-/// One writer: no read-modify-write is needed.
+/// One writer: no read-modify-write is needed. Whoever reads the sum sees all that was counted before.
 #[inline(always)]
 fn add(cell: &AtomicU64, more: u64) {
     let before = cell.load(Ordering::Relaxed);
-    cell.store(before.wrapping_add(more), Ordering::Relaxed);
+    cell.store(before.wrapping_add(more), Ordering::Release);
 }
 
 impl Cells {
@@ -123,8 +123,8 @@ impl Cells {
     }
 
     fn read(&self) -> Counts {
-        let read = |cell: &AtomicU64| cell.load(Ordering::Relaxed);
-        // In this order, and so that no more have completed than were posted.
+        let read = |cell: &AtomicU64| cell.load(Ordering::Acquire);
+        // In this order, so that no more have completed than were posted.
         Counts {
             failed: read(&self.failed),
             aborted: read(&self.aborted),
