@@ -19,7 +19,9 @@ use verbs_async::{AsyncChannel, AsyncGroup, CqEvents, Error, Result};
 
 use verbs_harness::faults;
 
-use crate::gate::{LONG, block_on, events, group, have_begun, held_handshakes, held_preparations};
+#[cfg(feature = "rdmacm")]
+use crate::gate::held_preparations;
+use crate::gate::{LONG, block_on, events, group, have_begun, held_handshakes};
 
 /// A client that connects with private data.
 pub(crate) async fn connect(
