@@ -124,6 +124,19 @@ fn end_scope(steps: &mut impl Steps, at: u32, end: ScopeEnd) -> Result<(), Trans
         ScopeEnd::Finished(_) => {
             let timeout = steps.step(|poller| poller.config.timeout);
             let deadline = Deadline::after(timeout);
+            if receives == Leftover::Awaited
+                && steps.step(|poller| poller.engine.flight.is_all_borrowed(at))
+            {
+                // Nothing is looked for once all have succeeded.
+                let has_ended = |engine: &Engine| {
+                    let member = engine.member(at);
+                    engine.is_idle_at(at) || member.is_none_or(|member| member.down().is_some())
+                };
+                steps.wait_before(deadline, has_ended);
+                if steps.step(|poller| poller.engine.is_done_and_up(at)) {
+                    return Ok(());
+                }
+            }
             if let Some(late) = wait_for_borrowed(steps, at, deadline, receives) {
                 steps.abort_late(at, late, timeout);
             }

@@ -42,6 +42,25 @@ fn leaked_handles_hold_their_slots_no_longer_than_the_scope() {
 }
 
 #[test]
+fn scope_waits_for_its_own_operations_only() {
+    let mut channel = channel();
+    let from = region(&channel);
+    let received = region(&channel);
+    let receive = channel.start_receive(received).unwrap();
+    channel.set_timeout(None);
+    with(|library| library.posted.clear());
+    let ended = bounded(|| {
+        channel.scope(|scope| {
+            scope.post_send(from.gather_element(..).unwrap())?;
+            all_succeeds();
+            Ok::<_, Error>(())
+        })
+    });
+    ended.unwrap();
+    assert!(channel.poll(receive).unwrap().is_none(), "it is in flight");
+}
+
+#[test]
 fn scope_returns_the_first_failure() {
     let mut channel = channel();
     let from = region(&channel);

@@ -353,6 +353,29 @@ impl Flight {
         slots.any(|slot| slot.is_in_flight() && slot.reservation.owner.is_borrowed())
     }
 
+    /// Whether all that is in flight on a channel is on buffers of a scope or a call. It looks at slots until it has found
+    /// all of it.
+    pub(crate) fn is_all_borrowed(&self, at: u32) -> bool {
+        let Some(member) = self.member(at) else {
+            return true;
+        };
+        let queues = [Queue::Send, Queue::Receive];
+        let mut left: u32 = queues
+            .map(|queue| member.credits.in_flight(queue))
+            .iter()
+            .sum();
+        let mut slots = self.in_use(at).filter(|slot| slot.is_in_flight());
+        while left > 0
+            && let Some(slot) = slots.next()
+        {
+            if !slot.reservation.owner.is_borrowed() {
+                return false;
+            }
+            left = left.saturating_sub(slot.reservation.credits.into());
+        }
+        true
+    }
+
     /// Whether an operation on an owned buffer is in flight, or has an outcome that was not taken.
     pub(crate) fn owns_any(&self) -> bool {
         let mut slots = self.slots.iter();
