@@ -116,6 +116,7 @@ impl OwnedBuffer {
     }
 
     /// The range as an element, to be posted in this protection domain, inline or not.
+    #[inline(always)]
     pub(crate) fn element(&self, pd: PdTag, is_inline: bool) -> Result<Sge, RejectReason> {
         match (self.element_in(pd), &self.backing) {
             (Some(element), _) => Ok(*element),

@@ -337,10 +337,7 @@ impl Op {
     /// The queue that it is posted to.
     #[inline(always)]
     pub(crate) const fn queue(&self) -> Queue {
-        match self.kind {
-            Kind::Receive => Queue::Receive,
-            _ => Queue::Send,
-        }
+        self.opcodes().queue()
     }
 
     #[inline(always)]

@@ -43,7 +43,8 @@ impl Flight {
         }
     }
 
-    /// Takes credits and a slot. Returns its ticket, the queue pair, and what counts it when it is posted; `None` if it is to be rejected.
+    /// Takes credits and a slot. Returns its ticket, the queue pair, and what counts it when it is posted; `None` if it is
+    /// to be rejected.
     #[inline(always)]
     pub(crate) fn take(
         &mut self,

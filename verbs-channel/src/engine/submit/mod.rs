@@ -192,7 +192,8 @@ impl Engine {
         }
     }
 
-    /// The ticket of an operation that was posted, with this number of bytes; frees the slot and the credits of one that was rejected.
+    /// The ticket of an operation that was posted, with this number of bytes; frees the slot and the credits of one that
+    /// was rejected.
     #[inline(always)]
     pub(super) fn settle(
         &mut self,

@@ -50,6 +50,7 @@ impl Engine {
         op: Op,
     ) -> Result<Ticket, RejectReason> {
         let reservation = Reservation::new(at, op.opcodes(), BufferOwner::Slot);
+        // The usual case by itself: out of a `Result`, the element would be copied twice.
         let mut element = match buffer.element_in(self.pd_tag) {
             Some(element) => *element,
             None => buffer.element(self.pd_tag, op.is_inline())?,
@@ -123,11 +124,7 @@ impl Engine {
         let mut bytes = 0;
         let requests = requests.iter().zip(elements).map(|(request, place)| {
             let OwnedRequest { buffer, op } = request;
-            let element = match buffer.element_in(pd) {
-                Some(element) => *element,
-                None => buffer.element(pd, op.is_inline())?,
-            };
-            let elements = slice::from_mut(place.write(element));
+            let elements = slice::from_mut(place.write(buffer.element(pd, op.is_inline())?));
             let needs = op.needs(elements, false);
             limits.check(Queue::Send, &needs)?;
             bytes += needs.len;
